@@ -70,7 +70,7 @@ def split_stream(chunks: Iterable[str], separator: re.Pattern[str], *, margin: i
 
 
 def join_columns(where: str, row: Mapping[str, Any], columns: Sequence[str]) -> str:
-    """The texts of a row's columns, joined by newlines; null values are skipped. where: the row, for a message."""
+    """The texts of a row's columns, joined by newlines; null values are skipped. where: the row's name in errors."""
     for name in columns:
         if not isinstance(row[name], str | None):
             found = type(row[name]).__name__
@@ -81,7 +81,7 @@ def join_columns(where: str, row: Mapping[str, Any], columns: Sequence[str]) -> 
 
 
 def check_columns(where: str, present: Sequence[str], columns: Sequence[str]) -> None:
-    """Raises UserError, with the names in `present`, if one of `columns` is not there or is there twice."""
+    """Raises UserError, which lists the names in `present`, if one of `columns` is missing or occurs twice."""
     for name in columns:
         if present.count(name) != 1:
             names = ", ".join(column[:SHOWN] for column in present)
@@ -99,7 +99,7 @@ def rows_of(path: Path, columns: Sequence[str], *, optional: Sequence[str] = ())
 
 
 def _json_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
-    """The rows of a file that has an object on each line, or one object or array in all, which is read at once."""
+    """The rows of a JSON file: one object on each line, or a single object or array, which is read as a whole."""
     with text_file(path) as file:
         numbered = ((f"{path}, line {n}", line) for n, line in enumerate(file, 1) if not line.isspace())
         where, first = next(numbered, ("", "[]"))
@@ -122,10 +122,10 @@ def _json(where: str, text: str) -> Any:
 
 
 def _table(path: Path, columns: Sequence[str]) -> Iterator[Row]:
-    """The rows of a csv or tsv file, by the names in the header.
+    """The rows of a csv or tsv file, with the header's names as the keys of a row.
 
-    If all `columns` are whole numbers, there is no header, and the names are the numbers of the columns from 0. csv is
-    read as in RFC 4180: quoted fields may contain line ends and commas. In tsv a quote is an ordinary character.
+    If all `columns` are whole numbers, the file has no header, and its columns are called 0, 1, 2, ... A csv file is
+    read as in RFC 4180: quoted fields can contain line ends and commas. In a tsv file a quote is an ordinary character.
     """
     is_csv = path.suffix.lower() == ".csv"
     csv.field_size_limit(LONGEST_FIELD)
@@ -167,15 +167,15 @@ class TextFiles(Corpus):
     """The documents in local files: plain text (txt, text, md) and tables (jsonl, json, csv, tsv, parquet).
 
     path: files, folders (with everything below them) and globs. They are read in this order; the files of a folder or
-    glob are sorted by path. A printed line counts files whose endings are not supported. A file or folder that cannot
+    glob are sorted by path. A printed line counts the files with unsupported endings. A file or folder that cannot
     be read is an error, and so is a pipe or device with a supported ending. Links are followed; a folder that several
     links reach is read once.
 
     split_regex: the separator of documents in plain text (null: each file is a document and must fit in memory). It
     does not cut rows of tables: a row is a document. column: the columns whose texts, joined by newlines, make up that
-    document; in a csv or tsv file without a header, their numbers, counted from 0. keep_chars: [fewest, most]
-    characters of the documents to keep (null: all documents). max_chars: the number of characters to keep of each
-    document, from its beginning (null: all). The identity is a hash of the files' contents, not of their names.
+    document; in a csv or tsv file without a header, columns are called 0, 1, 2, ... keep_chars: the [smallest, largest]
+    length of documents to keep, in characters (null: all documents). max_chars: the number of characters to keep of
+    each document, from its beginning (null: all). The identity is a hash of the files' contents, not of their names.
     """
 
     def __init__(
@@ -231,7 +231,7 @@ class TextFiles(Corpus):
 
 
 def _expand(entry: str, *, says: bool) -> list[Path]:
-    """The files of one entry of `TextFiles.path`. Raises OSError if one cannot be read, UserError if there is none."""
+    """The files of one entry of `TextFiles.path`. Raises OSError if one is unreadable, UserError if there are none."""
     path = home_expanded(entry, "data.path")
     globbed = (Path(match) for match in sorted(glob.glob(str(path), recursive=True)))
     matches = [path] if os.path.lexists(path) else list(globbed)

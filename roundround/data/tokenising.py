@@ -69,7 +69,7 @@ RECORD = "shard-{:05d}.json"  # its presence means that the shard is complete
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """A complete prepared corpus. store: the folder or address. meta: the content of meta.json."""
+    """A complete prepared corpus. store: the corpus's folder or address. meta: the content of its meta.json."""
 
     store: Store
     meta: dict[str, Any]
@@ -112,8 +112,8 @@ def read_entry(store: Store) -> Entry:
         raise
     except Exception as error:  # OSError, a key or type that is not there, the plain Exception of tokenizers
         raise UserError(
-            f"{store.address} is not a complete prepared corpus ({one_line(error)}); to make it, or only its damaged "
-            f"shards, type roundround prepare data=... to={store.address}"
+            f"{store.address} is not a complete prepared corpus ({one_line(error)}); to make the corpus, or to repair "
+            f"damaged shards of it, type roundround prepare data=... to={store.address}"
         ) from error
 
 
@@ -336,8 +336,8 @@ def encoding(
 ) -> Iterator[Callable[[Iterable[Numbered]], Iterator[tuple[int, Encoded]]]]:
     """A function that encodes numbered batches and keeps their order.
 
-    n_processes: the number of processes to start, with one thread each; 1 uses this process. None uses this process and
-    the tokenizer's own threads, which are disabled afterwards, because later forks would warn.
+    n_processes: the number of processes to start, with one thread each; with 1, this process does the work. With None,
+    this process does the work in the tokenizer's own threads. Afterwards these are disabled, as later forks would warn.
     """
     if n_processes is not None:
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

@@ -37,10 +37,10 @@ MANY_UNKNOWN = 0.01  # share of tokens
 class Vocabulary:
     """A tokenizer with the id of the token that ends every document.
 
-    first: the id of the token that precedes a text; None if that is `end_of_document`. reads_special_tokens: whether
-    the name of a special token in a text, such as "<|endoftext|>", becomes that token, as in transformers'
-    `tokenizer(text)`; otherwise it is ordinary characters. documents_apart: whether the model was trained on separate
-    documents, in which no token precedes a text.
+    first: the id of the token that precedes a text; None if it is the same as `end_of_document`. reads_special_tokens:
+    whether the name of a special token in a text, such as "<|endoftext|>", becomes that token, as in transformers'
+    `tokenizer(text)`; otherwise the name is ordinary characters. documents_apart: whether the model was trained on
+    separate documents; if so, no token precedes a text.
     """
 
     tokenizer: Tokenizer = field(repr=False)  # its repr prints the whole vocabulary
@@ -126,7 +126,7 @@ class BPE(TokenizerRecipe):
 
 @final
 class HuggingFace(TokenizerRecipe):
-    """The tokenizer of a model on the hub, in a folder or in the package (`package:NAME`).
+    """The tokenizer of a model on the hub, in a folder or inside roundround's package (`package:NAME`).
 
     The tokenizer's end-of-sequence token ends a document. Files in the local cache are used without a check for newer
     ones. Code from a repository is never run.

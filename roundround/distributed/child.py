@@ -46,9 +46,9 @@ def start(
 ) -> Path:
     """Run `roundround WORDS` in `folder` (None: the current folder); returns the run directory.
 
-    If a signal stops this process, it passes the signal to the child first. Raises AlreadyReported if the verb refused
-    its input, and VerbFailed if it failed; in both cases the child has printed the reason. log: a file for the child's
-    standard error. tell: a function that gets each line of the child's standard error, instead of `log`.
+    If a signal stops this process, the child gets the signal and ends first. Raises AlreadyReported if the verb refused
+    its input, and VerbFailed if the verb failed; in both cases the child has printed the reason. log: a file for the
+    child's standard error. tell: a function that gets each line of the child's standard error, instead of `log`.
     """
     command = [sys.executable, "-m", "roundround", *words]
     with (
@@ -88,7 +88,7 @@ def hand_on(lines: Iterable[str] | None, tell: Callable[[str], None] | None) -> 
 def directory_of(words: Sequence[str], code: int, printed: str) -> Path:
     """The run directory, which a verb prints as its last line.
 
-    Raises AlreadyReported for exit code 2, and VerbFailed for any other code but 0.
+    Raises AlreadyReported for exit code 2, and VerbFailed for any other code that is not 0.
     """
     if code == 2:
         raise AlreadyReported(f"roundround {' '.join(words)} was refused")

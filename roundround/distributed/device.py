@@ -95,7 +95,7 @@ def limits_of_control_groups() -> list[int]:
 def check_fits(n_bytes: int, device: torch.device, what: str, instead: str) -> None:
     """Raises UserError if the device has less memory than `n_bytes`, which is a lower bound of what is needed.
 
-    what, instead: the parts of the message that say what needs the memory and what to do instead.
+    what: the words of the message for the thing that needs the memory. instead: the words for what the user can do.
     """
     there = memory(device)
     if n_bytes > there:
@@ -109,8 +109,8 @@ def check_fits(n_bytes: int, device: torch.device, what: str, instead: str) -> N
 class PeakMemory:
     """The most bytes that this process uses from now on.
 
-    An earlier run in the same process, such as another job of a sweep, may have used more. Linux can reset that peak;
-    on other systems the peak is not known.
+    An earlier run in the same process, such as another job of a sweep, can have used more. On Linux this earlier peak
+    is reset; on other systems the peak from now on is not known.
     """
 
     def __init__(self) -> None:
@@ -122,7 +122,7 @@ class PeakMemory:
             cuda.reset_peak_memory_stats(n)
 
     def so_far(self) -> dict[str, int | None]:
-        """The peaks so far: `resident_bytes`, or None; `device_bytes` of CUDA tensors, or None if no GPU is used."""
+        """The peaks: `resident_bytes` (None if unknown) and `device_bytes` of CUDA tensors (None if no GPU is used)."""
         of_gpus = max((cuda.max_memory_allocated(n) for cuda, n in gpus()), default=0)
         return {"resident_bytes": resident_peak() if self.forgotten else None, "device_bytes": of_gpus or None}
 

@@ -54,7 +54,7 @@ def put_back(handlers: dict[int, Any]) -> None:
 
 @contextmanager
 def signals_ignored() -> Iterator[None]:
-    """Inside, stop signals are ignored, so that a process that is ending can report why. Use it for short work only."""
+    """Ignores stop signals inside the block, so that an ending process can report why. Use it only for short work."""
     handlers = on_signals(ignore)
     try:
         yield
@@ -64,7 +64,7 @@ def signals_ignored() -> Iterator[None]:
 
 @contextmanager
 def signals_held() -> Iterator[None]:
-    """Inside, stop signals are delayed until the block ends.
+    """Delays stop signals inside the block until the block ends.
 
     Native code that calls Python, as in matplotlib, would turn `Interrupted` into an error of its own.
     """
@@ -120,7 +120,7 @@ def say(line: str) -> None:
 
 @contextmanager
 def interrupts_blocked() -> Iterator[None]:
-    """Inside, processes that are started never receive SIGINT; this process receives it after the block."""
+    """Processes started inside the block never receive SIGINT; this process receives a delayed one after the block."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -91,7 +91,7 @@ def together() -> Launch | None:
 
 
 def first_is_gone() -> bool:
-    """Whether the process that started this one has ended: the system then gives it a new parent."""
+    """Whether the process that started this one has ended. If so, the system has given this one another parent."""
     return STARTED_BY in os.environ and os.getppid() != int_of(STARTED_BY)
 
 

@@ -38,7 +38,7 @@ KILLED: dict[str, Any] = {"code": 1, "line": "was killed, or its machine is gone
 
 
 class Peers:
-    """This process among the processes of its run. Until `join`, every method works as if it were the only one.
+    """This process among the processes of its run. Until `join`, each method works as for a run with one process.
 
     request: the verb and its settings as named values, which must be equal in all processes. give_up: a function that
     prints a line and ends this process from another thread, while the main thread waits inside a library for a process
@@ -140,8 +140,8 @@ class Peers:
     def wait_for(self, key: str, rank: int) -> None:
         """Wait until the process `rank` has set this key in the store.
 
-        Raises UserError if that process refused its input or does not start in time, PeerLost or Interrupted if it
-        ended otherwise.
+        Raises UserError if that process refused its input or does not start in time, and PeerLost or Interrupted if
+        that process ended in another way.
         """
         began = time.monotonic()
         while not self.present(key):
@@ -209,7 +209,7 @@ class Peers:
 
     @contextmanager
     def naming_who_left(self) -> Iterator[None]:
-        """Inside, an error that another process caused is replaced by an error that names that process.
+        """Inside the block, an error that another process caused is replaced by an error that names that process.
 
         Without this, a failed collective operation would report only a closed connection, and a SIGTERM that a launcher
         sends to all processes after one died would be taken for a request to stop.
@@ -233,7 +233,7 @@ class Peers:
             raise self.error_of(*next(iter(caused.items()))) from error
 
     def who_left(self) -> dict[int, dict[str, Any]]:
-        """Call the roll: the processes that have left, and how each ended.
+        """The processes that have left, and how each ended. A roll call of all processes finds them.
 
         A process that neither answers nor has recorded its end counts as killed. If a process ended because it lost
         another one, only the lost one is returned. A process that has not met the others yet has not left.
@@ -258,7 +258,10 @@ class Peers:
         return {**dict.fromkeys(sorted(waiting), KILLED), **found}
 
     def watch_others(self) -> None:
-        """Watch in a thread: answer roll calls, find processes that are gone, end this one if it does not notice."""
+        """Run in a thread: answer roll calls, and find processes that are gone.
+
+        Ends this process if its main thread does not notice in time that another process is gone.
+        """
         here: dict[int, str] = {}
         try:
             here = self.processes_here()

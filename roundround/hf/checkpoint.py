@@ -1,10 +1,10 @@
-"""A Hugging Face checkpoint in a folder, from which a training run may start: its weights and its configuration.
+"""A Hugging Face checkpoint in a folder, from which a training run can start: its weights and its configuration.
 
-The configuration becomes nodes of a run's config, which describe a decoder that computes the same. The models are
-Llama, Gemma (the first), Qwen 3, SmolLM3, OLMo 3, and the text models of Gemma 3 and Gemma 4. Gemma is Llama with
-GeGLU, embeddings times sqrt(D), and norms that store their weights minus 1; the later models can have patterns of
-layers. Only safetensors are read, and no code from the folder is run. `stock.py` is the other direction: it writes a
-decoder as a model of transformers.
+The configuration becomes nodes of a run's config, which describe a decoder that computes the same as the checkpoint's
+model. The models are Llama, Gemma (the first), Qwen 3, SmolLM3, OLMo 3, and the text models of Gemma 3 and Gemma 4.
+Gemma is Llama with GeGLU, embeddings times sqrt(D), and norms that store their weights minus 1; the later models can
+have patterns of layers. Only safetensors are read, and no code from the folder is run. `stock.py` is the other
+direction: it writes a decoder as a model of transformers.
 
 Tested by tests/trained/test_initial.py, tests/trained/test_pattern_models.py and tests/hf/test_hf_load.py.
 """
@@ -59,7 +59,7 @@ MASKS = ("attn.bias", "attention.bias", "masked_bias")
 
 @dataclass(frozen=True)
 class StoredWeight:
-    """A weight in a file. An index reads only the rows that it selects, as float32.
+    """A weight in a file. `weight[rows]` reads only these rows, as float32.
 
     plus_one: whether to add 1 to the stored values, because Gemma's norms store their weights minus 1.
     """
@@ -79,9 +79,10 @@ class StoredWeight:
 class LlamaCheckpoint:
     """A checkpoint in `folder`.
 
-    reference, tokenizer: the values that a run records for `init` and for the tokenizer's `name`; for a packaged model
-    they are valid on every machine and in later versions of the package. nodes: the configuration. weights: the stored
-    weights, by the decoder's names. sha256: the hash of the weight files, one after the other.
+    reference: the value of `init` that a run records. tokenizer: the tokenizer's `name` that a run records. For a
+    packaged model, both are valid on every machine and in later versions of the package. nodes: the configuration, as
+    nodes of a run's config. weights: the stored weights, with the decoder's names as keys. sha256: the hash of the
+    weight files, one after the other.
     """
 
     folder: Path
@@ -92,7 +93,7 @@ class LlamaCheckpoint:
     sha256: str
 
     def load_into(self, decoder: Decoder) -> None:
-        """Copy the weights, or the rows that this process holds, into the decoder; variants keep their parameters."""
+        """Copy the weights, or this process's rows of them, into the decoder, except for encodings and normalisers."""
         self.check(decoder)
         own = decoder.state_dict()
         for name, weight in self.weights.items():
@@ -135,7 +136,7 @@ def read_checkpoint(reference: str) -> LlamaCheckpoint:
     family = FAMILIES.get(raw.get("model_type"))
     if family is None:
         kind, known = raw.get("model_type"), ", ".join(FAMILIES)
-        raise UserError(f"{folder}: model_type is {kind}, and the decoder can start from {known} alone")
+        raise UserError(f"{folder}: model_type is {kind}, and the decoder can start only from {known}")
     files = weight_files(folder)
     try:
         with quiet():
@@ -160,9 +161,10 @@ def read_checkpoint(reference: str) -> LlamaCheckpoint:
 
 
 def stored_weights(files: Sequence[Path], *, one_less: bool) -> dict[str, StoredWeight]:
-    """The weights in the files, by the decoder's names, without tables of frequencies and layer scalars of 1.
+    """The weights in the files, with the decoder's names as keys. one_less: as in `Family`.
 
-    Raises UserError if a weight is not stored as a floating-point number of 16 bits or more.
+    Two kinds are left out: tables of RoPE's frequencies, and layer scalars that are 1 (Gemma 4). Raises UserError if a
+    weight is not stored as a floating-point number of 16 bits or more.
     """
     found: dict[str, StoredWeight] = {}
     for file in files:
@@ -187,7 +189,7 @@ def read_json(path: Path) -> Any:
     try:
         return parse_json(read_text(path))
     except (OSError, ValueError) as error:
-        raise UserError(f"{path} of a checkpoint of Hugging Face's cannot be read: {one_line(error)}") from error
+        raise UserError(f"{path} of a Hugging Face checkpoint cannot be read: {one_line(error)}") from error
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -200,10 +202,10 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def causal_masks(files: Sequence[Path]) -> set[str]:
-    """The names of causal masks, and of the value of masked logits, that transformers once saved as weights.
+    """The names of tensors in the files that are no weights: causal masks, and the value of masked logits.
 
-    A mask is a square table and the value a scalar. A true bias of an attention layer, which could have the same name,
-    is a vector.
+    transformers once saved both. A causal mask is a square table, and the value is a scalar. A true bias of an
+    attention layer, which could have the same name, is a vector.
     """
     found = set()
     for file in files:
@@ -238,11 +240,12 @@ def some_of(names: Sequence[str]) -> str:
 class Family:
     """Models of one config class of transformers, and what their layers have.
 
-    config: the config class. export: the class of transformers to which a decoder may be exported. norms: whether norms
-    come before or after attention and MLP, or both. normalised: whether queries and keys are normalised in each head
-    (`heads`), `across heads`, or not at all (`none`). one_less: whether norms store their weights minus 1. windows:
-    whether layers may have a window. by_kind: whether the kinds of layers, with a window and without, may rotate at
-    different frequencies. even_heads: whether head_dim must be d_model / n_heads.
+    config: the config class. export: the class of transformers to which a decoder can be exported; None if there is
+    none. norms: where the norms are: `before` attention and MLP, `after` them, or `both`. normalised: how queries and
+    keys are normalised: in each head (`heads`), over all heads together (`across heads`), or not at all (`none`).
+    one_less: whether norms store their weights minus 1. windows: whether some layers can have a window. by_kind:
+    whether layers with a window can have RoPE frequencies that differ from those of the other layers. even_heads:
+    whether the heads must divide d_model evenly, so that head_dim is d_model / n_heads.
     """
 
     config: type[PreTrainedConfig]
@@ -314,9 +317,9 @@ class DecoderNodes:
 
 
 def decoder_nodes(config: PreTrainedConfig) -> DecoderNodes:
-    """The nodes of the decoder that computes what a model of this configuration does.
+    """The nodes of a decoder that computes the same as a model of this configuration.
 
-    Raises UserError, which names the setting, if the decoder cannot represent the configuration.
+    If the decoder cannot represent a setting, raises a UserError that names the setting.
     """
     kind, family = config.model_type, FAMILIES[config.model_type]
     for name, nothing in WITHOUT.items():
@@ -382,7 +385,7 @@ def layer_kind(config: PreTrainedConfig, layer: int) -> tuple[str, Node]:
 
 
 def own_config(config: PreTrainedConfig, layer: int) -> Any:
-    """The configuration of a layer: the layer's own in Gemma 4, where sizes may differ by layer, else the model's."""
+    """The configuration of a layer: the layer's own in Gemma 4, where layers can differ in size, else the model's."""
     return config.per_layer_config[layer] if config.model_type == "gemma4_text" else config
 
 

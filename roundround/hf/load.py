@@ -174,7 +174,7 @@ class Pretrained:
 
 @final
 class ProbedHuggingFaceModel(ProbedModel):
-    """A model inside `attention.installed`, with its tokenizer.
+    """A loaded model and its tokenizer. `attention.installed` runs the model's attention through normalisers.
 
     Every text begins with the beginning-of-sequence token if the tokenizer adds one by default. Text that spells a
     special token is read as that token, as in transformers, unless `reads_special_tokens` is False or the tokenizer
@@ -234,7 +234,7 @@ class ProbedHuggingFaceModel(ProbedModel):
         return None if own.unk_token_id in (own.bos_token_id, own.eos_token_id, own.pad_token_id) else own.unk_token_id
 
     def vocabulary(self) -> Vocabulary:
-        """The tokenizer's vocabulary. The token that begins every text also joins documents; without one, EOS does."""
+        """The tokenizer's vocabulary. The token that begins every text also ends a document; if none does, EOS does."""
         return vocabulary_of(
             self.tokenizer, self.name, self.first_token, reads_special_tokens=self.reads_special_tokens
         )

@@ -1,1 +1,1 @@
-"""What encodings, normalisers and models share: shapes, keys and biases; fused calls, tiles, blocks of rows."""
+"""What encodings, normalisers and models share: shapes, keys, biases, fused calls, tiles, and blocks of rows."""

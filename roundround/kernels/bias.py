@@ -30,7 +30,10 @@ class Bias:
     of_distance: bool = False
 
     def by_distance(self, distances_N: Tensor) -> Tensor:
-        """The bias [1 or H, N], at least float32, at these distances, key minus query position in tokens, int64."""
+        """The bias [1 or H, N], at least float32, for each of N distances.
+
+        distances_N: key position minus query position, in tokens, int64.
+        """
         raise NotImplementedError
 
     def block(self, keys: Keys, a: int, b: int) -> Tensor:
@@ -49,7 +52,7 @@ class Bias:
         return None
 
     def of_groups(self, documents: Documents) -> list[Bias]:
-        """The bias of each group of documents; the default is right for a bias that depends on positions alone."""
+        """The bias for each group of documents. This default is for a bias that depends only on positions."""
         return [self] * len(documents.n_in_groups)
 
 
@@ -60,15 +63,15 @@ class PiecewiseBias(Bias):
     """
 
     def u(self, distances: Tensor) -> Tensor:
-        """u at these absolute distances in tokens, int64; it grows with the distance and is at least float32."""
+        """The function u of the absolute distances in tokens (int64). u grows with the distance; at least float32."""
         raise NotImplementedError
 
     def span(self, q_pos: Tensor) -> Tensor:
-        """The divisor of u at these query positions: above 0, in the shape of `q_pos`, at least float32."""
+        """The divisor of u for each query position: above 0, in the shape of `q_pos`, at least float32."""
         raise NotImplementedError
 
     def pieces(self) -> tuple[Tensor, Tensor]:
-        """Slopes and levels of P pieces, [H, P, 2]; the ascending knots between them, [P - 1], without a gradient."""
+        """(slope and level of each piece, [H, P, 2]; the ascending knots between pieces, [P - 1], without gradient)."""
         raise NotImplementedError
 
 
@@ -76,12 +79,12 @@ class PiecewiseBias(Bias):
 class LinearBias(Bias):
     """A bias linear in a coordinate of the tokens, which a fused kernel takes as one more channel.
 
-    b(i, j) = slope (t_j - t_i), where t is the token's position (ALiBi) unless other coordinates are given (FoX)
+    b(i, j) = slope (t_j - t_i), where t is the token's position (ALiBi), or a given coordinate (FoX)
 
-    slopes: the slope of each head or row in logits per unit of the coordinate, broadcasts to [B, H, Q, 1], >= float32.
-    t_BHQ, t_BHK: the coordinates of queries and of keys, [1 or B, 1 or H, Q or K]. None for positions in tokens.
-    Coordinates and slopes get gradients. Kernels may leave out far keys if coordinates never decrease from key to key
-    and slopes are above 0.
+    slopes: the slope of each head or query row, in logits per unit of the coordinate; at least float32, broadcasts to
+    [B, H, Q, 1]. t_BHQ, t_BHK: the coordinates of queries and of keys, [1 or B, 1 or H, Q or K]; None if the coordinate
+    is the position in tokens. Coordinates and slopes get gradients. A kernel can leave out far keys if coordinates
+    never decrease from key to key and slopes are above 0.
     """
 
     def __init__(self, slopes: Tensor, t_BHQ: Tensor | None = None, t_BHK: Tensor | None = None) -> None:
@@ -126,7 +129,7 @@ class LinearBias(Bias):
 
 
 def at_each(x: Tensor) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    """A function of the indices b, h, t that gives one element of a tensor that broadcasts to [B, H, tokens]."""
+    """A function that gives x[b, h, t] for the indices b, h and t. x: a tensor that broadcasts to [B, H, tokens]."""
     axes = [3 - n for n in range(x.dim(), 0, -1) if x.shape[-n] > 1]
     values = x.reshape([n for n in x.shape if n > 1] or [1])
     if not axes:

@@ -1,4 +1,4 @@
-"""Attention over blocks of query rows: any weights, memory linear in length.
+"""Attention over blocks of query rows, for weights of any form; memory is linear in length.
 
 FlexAttention, which `flex.py` calls on CUDA, is no replacement: it changes single logits, while the functions here need
 the whole row. On a CPU, FlexAttention makes the matrix of logits, or has no gradient if it is compiled.
@@ -95,7 +95,10 @@ def logits_of_rows(
 
 
 def times_of_key_heads(x_BHQN: Tensor, y_BGNM: Tensor) -> Tensor:
-    """x @ y, where each head takes the y of its key head; heads that share a y form one matrix, so y is not copied."""
+    """x @ y, where each head of x takes the y of its key head.
+
+    All heads with the same key head form one matrix, so y is not copied.
+    """
     n_batch, n_heads, n_rows, n = x_BHQN.shape
     n_key_heads = y_BGNM.shape[1]
     joined = x_BHQN.reshape(n_batch, n_key_heads, n_heads // n_key_heads * n_rows, n) @ y_BGNM
@@ -109,7 +112,7 @@ def rows_between(rows: Mapping[str, Tensor], visible_B1QK: Tensor, a: int, b: in
 
 
 def texts_at_once(q_BHQC: Tensor, keys: Keys) -> int:
-    """The number of texts in a block: the most that allow `ROWS_OF_TEXTS` rows each, or all rows if there are fewer."""
+    """The number of texts in a block that has room for `ROWS_OF_TEXTS` rows of each text, or for all its rows."""
     n_batch, n_heads, n_queries, _ = q_BHQC.shape
     limit = min(LOGITS_PER_BLOCK, LOGITS_IN_CACHE) if q_BHQC.device.type == "cpu" else LOGITS_PER_BLOCK
     fitting = rows_within(limit // n_heads, keys) // max(1, min(n_queries, ROWS_OF_TEXTS))
@@ -128,7 +131,7 @@ def query_blocks(q_BHQC: Tensor, keys: Keys, bias: Bias | None = None) -> list[t
 
 
 def rows_within(limit: int, keys: Keys) -> int:
-    """The most rows n that have `limit` logits in all; with a window or chunks, they span few more than n keys."""
+    """The largest n so that n query rows have at most `limit` logits over the keys that a window or chunk leaves."""
     reach = min(keys.window or keys.n_keys, keys.chunk or keys.n_keys)
     if reach >= keys.n_keys:
         return limit // keys.n_keys

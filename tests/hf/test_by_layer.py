@@ -67,7 +67,7 @@ def standing_still(layers: list[Any]) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-@pytest.mark.filterwarnings("ignore:the encoding rotates at other:UserWarning")
+@pytest.mark.filterwarnings("ignore:the encoding's frequencies:UserWarning")
 def test_each_layer_rotates_as_the_encoding_says_of_it(name: str) -> None:
     model = tiny(name)
     own = logits(model)
@@ -137,7 +137,7 @@ def test_a_decoders_layers_are_probed_with_frequencies_of_their_own() -> None:
         ("gpt2", "has no RoPE"),
     ],
 )
-@pytest.mark.filterwarnings("ignore:the encoding rotates at other:UserWarning")
+@pytest.mark.filterwarnings("ignore:the encoding's frequencies:UserWarning")
 def test_where_layers_cannot_be_told_apart_it_is_refused_in_one_line(name: str, message: str) -> None:
     model = tiny(name)
     own = logits(model)

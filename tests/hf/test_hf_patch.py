@@ -142,7 +142,7 @@ def test_each_kind_of_layer_keeps_its_own_base() -> None:
     with rr.patch(model, pe="p_rope", p=0.5):
         expected = [torch.cat([table[:4], torch.zeros(4)]) for table in (of_all, local)]
         assert all(torch.equal(*pair) for pair in zip(frequency_tables(model), expected, strict=True))
-    with pytest.warns(UserWarning, match="other frequencies"), rr.patch(model, pe="rope", theta=1e4):
+    with pytest.warns(UserWarning, match="the encoding's frequencies"), rr.patch(model, pe="rope", theta=1e4):
         assert all(torch.equal(table, local) for table in frequency_tables(model))
 
 
@@ -167,7 +167,7 @@ def test_yarns_attention_factor_goes_with_its_frequencies() -> None:
     models = (tiny("llama", rope_parameters=rope).double() for rope in (YARN, {**YARN, "rope_type": "default"}))
     model, stock = models
     own = logits(model)
-    with pytest.warns(UserWarning, match="other frequencies"), rr.patch(model, pe="rope"):
+    with pytest.warns(UserWarning, match="the encoding's frequencies"), rr.patch(model, pe="rope"):
         torch.testing.assert_close(logits(model), logits(stock), rtol=0, atol=OF_COSINES)
     assert torch.equal(logits(model), own)
 
@@ -269,10 +269,10 @@ def test_every_normaliser_runs_in_a_model_in_half_precision(softmax: str) -> Non
     [
         ("gemma2", {"softmax": "entmax15"}, "has a SoftCap at 2 in its softmax; Entmax15 drops it"),
         ("gpt_oss", {"softmax": "adaptive_temperature"}, "has a Sink in its softmax; AdaptiveTemperature drops it"),
-        ("gpt_oss", {"softmax": "sink", "init_logit": 2.0}, "learned its sinks, which softmax=sink keeps"),
+        ("gpt_oss", {"softmax": "sink", "init_logit": 2.0}, "softmax=sink keeps the sinks that this model has learned"),
         ("llama", {"pe": "alibi"}, "ALiBi cannot be put into a loaded model"),
         ("llama", {"pe": "rope_random"}, "RoPERandom cannot be put into a loaded model"),
-        ("llama", {"pe": "partial_rope"}, "pairs other channels"),
+        ("llama", {"pe": "partial_rope"}, "groups the channels into different pairs"),
         ("llama", {"softmax": "adaptve"}, "did you mean 'adaptive_temperature'"),
         ("llama", {"pe": "prope"}, "did you mean 'p_rope'"),
     ],

@@ -261,7 +261,7 @@ def refused(done: Done, said: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"model_type": "gpt2"}, "model_type is gpt2, and the decoder can start from llama, gemma, "),
+        ({"model_type": "gpt2"}, "model_type is gpt2, and the decoder can start only from llama, gemma, "),
         ({"attention_bias": True}, "weights are not the decoder's: layers.0.self_attn.k_proj.bias"),
         ({"mlp_bias": True}, "mlp_bias is true"),
         ({"hidden_act": "relu"}, "hidden_act is relu, and the decoder has silu and gelu_pytorch_tanh"),
@@ -300,7 +300,7 @@ def test_broken_and_pickled_files_cost_one_line(checkpoint: Path, begin: Callabl
     weights.rename(checkpoint / "pytorch_model.bin")
     refused(begin(checkpoint), "has no model.safetensors; pickled weights are never read")
     (checkpoint / "config.json").unlink()
-    refused(begin(checkpoint), "config.json of a checkpoint of Hugging Face's cannot be read")
+    refused(begin(checkpoint), "config.json of a Hugging Face checkpoint cannot be read")
 
 
 def test_a_wrong_command_costs_one_line(

@@ -38,12 +38,14 @@ Filled = tuple[Callable[[int], Text], Callable[[int], int]]  # n -> text with n 
 class LengthTest(TextTask):
     """Base of tests whose length is the number of all tokens of an example, from its beginning to its end.
 
-    Filler is added as long as another unit fits into the length. Words are drawn from the vocabulary's words that are a
-    single token; if there are few of these, words are made up of syllables.
+    Filler is added unit by unit (a sentence, or a listed word), as long as the next unit fits into the length. Words
+    are drawn from the vocabulary's words that are a single token; if there are few of these, words are made up of
+    syllables.
 
     haystack: the kind of filler around the hidden sentences: "sentences" repeats five plain sentences, "words" makes
-    sentences of drawn words, and "needles" makes sentences like the hidden ones. written: the most tokens that a model
-    may write as its answer. sentences: the fixed sentences of an example, whose words are never drawn.
+    sentences of drawn words, and "needles" makes sentences of the same form as the hidden ones. written: the largest
+    number of tokens that a model can write as its answer. sentences: the wording that all examples of the test share;
+    none of its words is ever drawn.
     """
 
     written: ClassVar[int]
@@ -66,18 +68,24 @@ class LengthTest(TextTask):
 
     @abstractmethod
     def filled(self, rng: np.random.Generator, length: int) -> Filled:
-        """The two functions of an example, as `Filled` describes them. All randomness comes from `rng`."""
+        """The functions (n -> text with n units of filler, i -> number of tokens of unit i) of one example.
+
+        All randomness comes from `rng`.
+        """
 
     @final
     def text(self, rng: np.random.Generator, length: int) -> Text:
-        """The first drawn text that fits into the length; texts differ in size, as made-up words differ in tokens."""
+        """The first drawn text that fits into the length.
+
+        Drawn texts differ in size, because made-up words differ in their number of tokens.
+        """
         for _ in range(DRAWS):
             with_filler, cost = self.filled(rng, length)
             if (room := length - self.n_tokens(with_filler(0))) >= 0:
                 break
         else:
             raise UserError(
-                f"{length} tokens are too few for an example of this test; with this tokenizer one needs "
+                f"{length} tokens are too few for an example of this test; with this tokenizer an example needs "
                 f"{length - room} or more"
             )
         n = 0
@@ -94,7 +102,7 @@ class LengthTest(TextTask):
 
     @final
     def n_behind(self, text: str) -> int:
-        """The number of tokens of a text that follows another text; before a tokenizer is learnt, of words."""
+        """The number of tokens of a text that follows another text; before a tokenizer is learnt, of its words."""
         return len(text.split()) if self._vocabulary is None else n_tokens_behind(self._vocabulary, text)
 
     @final
@@ -137,10 +145,10 @@ class LengthTest(TextTask):
         around: tuple[str, str, str],
         another: Callable[[], str],
     ) -> Filled:
-        """Hides the sentences `needles` in filler.
+        """Hides the sentences `needles` in filler; returns the functions that `filled` returns.
 
         places: the position of each needle, from 0 (before all filler) to 1 (after all filler). around: (opening,
-        question, answer). another: draws a sentence like the needles, with other names.
+        question, answer). another: a function that draws a sentence of the needles' form, with other names.
         """
         filler: list[str] = []
         opening, question, answer = around
@@ -165,20 +173,20 @@ class LengthTest(TextTask):
 
 
 def n_tokens_behind(vocabulary: Vocabulary, text: str) -> int:
-    """The number of tokens that a text adds after "a". At the very beginning, some tokenizers would add a space."""
+    """The number of tokens that a text adds after a letter "a". Without this "a", some tokenizers add a space to it."""
     return len(vocabulary.encode(f"a {text}")) - len(vocabulary.encode("a"))
 
 
 @final
 class Needles(LengthTest):
-    """Finds numbers that are given by single sentences in a long text.
+    """Finds numbers in a long text, where each number is in a sentence of its own.
 
     filler "The secret number of K is V." filler "What is the secret number of K? .." V, V; length is all tokens
 
-    Hsieh et al. 2024, arXiv:2404.06654, whose tests of this kind differ in the number of keys, the number of values of
-    each key, the number of queries, and the haystack. If the answer is one number, the test divides its examples among
-    `depths` (positions of the sentence); otherwise, and in training, positions are drawn evenly. The opening and the
-    words differ from the paper's; a key is one word.
+    Hsieh et al. 2024, arXiv:2404.06654. The paper's tests of this kind differ in the number of keys, the number of
+    values of each key, the number of queries, and the haystack. If the answer is one number, the test divides its
+    examples among `depths`, the positions of the sentence with this number. Otherwise, and in training, positions are
+    drawn evenly. The opening and the words differ from the paper's; every key is a single word.
     """
 
     written = 128
@@ -260,13 +268,13 @@ class Needles(LengthTest):
 
 @final
 class VariableTracking(LengthTest):
-    """Names all variables with a given value, where each was assigned from the one before it.
+    """Names all variables that have a given value: the first is set to it, each later one to the variable before it.
 
     filler "Let A be V." filler "Let B be A." filler "Which names stand for V? .." A, B; length is all tokens
 
-    Hsieh et al. 2024, arXiv:2404.06654. The sentences of a chain are in order: one gives the value, and `n_hops` follow
-    it. With one chain, the text has no other number. Unlike in the paper, names are words, and no solved example
-    precedes the text.
+    Hsieh et al. 2024, arXiv:2404.06654. The sentences of a chain are in order: the first gives the number, and `n_hops`
+    sentences with a name in its place follow. With one chain, the text has no other number. Unlike in the paper, names
+    are words, and no solved example precedes the text.
     """
 
     written = 30
@@ -339,8 +347,8 @@ class CommonWords(LengthTest):
         for name, pair in (("times", times), ("short_times", short_times)):
             if len(pair) != 2 or not 1 <= pair[1] < pair[0] <= 1000:
                 raise ValueError(
-                    f"{name} is {list(pair)}; give how often a common word occurs, and how often any other word, such "
-                    "as [30, 3]"
+                    f"{name} is {list(pair)}; give two numbers, how often each common word occurs and how often each "
+                    "other word occurs, such as [30, 3]"
                 )
         super().__init__(
             train_lengths=train_lengths, train_examples=train_examples, validation_examples=validation_examples

@@ -42,11 +42,12 @@ class MQAR(Task):
 
     k_1 v_1 .. k_p v_p _ _ k_i _ .., v_i is the target at k_i; length is the number of all tokens
 
-    Arora et al. 2023, arXiv:2312.04927, as in the authors' code: half of the symbols are keys, the other half values,
-    and no two pairs share one. After the pairs each key occurs once more, as a query, at the j-th of the possible
-    positions with weight j^(power_a - 1). Filler follows it; the target is its value. answers_in_sequence: whether the
-    value replaces that filler. A guesser that ignores the keys can then exclude values already given: with 4 pairs it
-    is right for 52 %. random_filler: whether the filler is any symbol instead of _; in the paper's Figure 2 it is not.
+    Arora et al. 2023, arXiv:2312.04927, as in the authors' code: half of the symbols are keys, the other half values;
+    two pairs of an example differ in key and in value. After the pairs each key occurs once more, as a query. The j-th
+    possible position of a query has the weight j^(power_a - 1). The target at a query is the value of the key; the
+    token after the query is filler. answers_in_sequence: whether the value stands there instead. A guesser that ignores
+    the keys can then exclude the values already given: with 4 pairs it is right for 52 % of the queries.
+    random_filler: whether filler is drawn from all symbols; if not, it is always _, as in the paper's Figure 2.
     """
 
     def __init__(
@@ -103,9 +104,9 @@ class MQMTAR(Task):
     <bos> _ K_1 : V_1 _ _ K_2 : V_2 _ .. ? K_i ? K_j .. <sep> ? V_i ? V_j .. <eos>; length is all before the first query
 
     Vasylenko et al. 2025, arXiv:2506.16640. As in the authors' code, pairs take the share `pairs_share` of the length,
-    the length is cut into equal parts with one pair each, and queries may repeat. The authors take keys and values from
-    a list of 10,000 words drawn for each split. Here any sequence of letters is a word, and the position of a pair in
-    its part is drawn evenly.
+    the length is cut into equal parts with one pair each, and two queries can be equal. The authors take keys and
+    values from a list of 10,000 words, and each split has a list of its own. Here any sequence of letters is a word,
+    and the position of a pair in its part is drawn evenly.
     """
 
     def __init__(
@@ -147,7 +148,7 @@ class MQMTAR(Task):
         return LETTER + numbers[:, None] // self.n_letters ** np.arange(size) % self.n_letters
 
     def asked_for(self, words: Ids, chosen: Ids) -> Ids:
-        """The chosen words, each after a mark, as a flat array."""
+        """The chosen words as a flat array, with the token "?" before each word."""
         marked = np.full((len(chosen), 1 + words.shape[1]), QUERY)
         marked[:, 1:] = words[chosen]
         return marked.ravel()
@@ -166,15 +167,16 @@ class MQMTAR(Task):
 
 @final
 class Recall(Task):
-    """Recalls the value of a key whose item stands among filler, a chosen distance before the query.
+    """Recalls a key's value from an item that is hidden in filler, a chosen distance before the query.
 
     <bos> _ kv _ _ kv .. k_1 k_2 .. k_q _, v_i is the target at k_i, q is n_queries; length is all tokens
 
     Associative recall as in Arora et al. 2023, arXiv:2312.04927, reduced to a search by content: an item is a single
-    token that stands for a key and a value. So one head can find it by its key, without a second head that attends to
-    the previous token, and a model without positions can solve the task. Keys differ, values may repeat, the positions
-    of items are drawn evenly, and no answer is in the sequence. The test divides its examples among `distances`, the
-    numbers of tokens from the first query back to its item, and scores only the first query.
+    token that stands for a key and a value. So one head can find the item by its key, and needs no second head that
+    attends to the previous token; a model without positions can solve the task. No two items have the same key, but two
+    can have the same value. Their positions are drawn evenly. No answer is in the sequence. The test divides its
+    examples among `distances`, the numbers of tokens from the first query back to its item, and scores only the first
+    query.
     """
 
     def __init__(
@@ -265,8 +267,8 @@ class Passkey(Task):
 
     <bos> filler "the pass key is" D ". remember it ." D "is the pass key ." filler question D; length is all tokens
 
-    The words are from Mohtashami and Jaggi 2023, arXiv:2305.16300, without the paper's instruction to a pretrained
-    model; each is one token. The question is "what is the pass key ? the pass key is". The number D has `n_digits`
+    The words are from Mohtashami and Jaggi 2023, arXiv:2305.16300; each word is one token. The paper's instruction to a
+    pretrained model is left out. The question is "what is the pass key ? the pass key is". The number D has `n_digits`
     digits, drawn evenly; only the D after the question is scored. The filler begins anew after the sentence, as in the
     authors' code.
     """
@@ -303,7 +305,7 @@ class Passkey(Task):
 class Induction(Task):
     """Completes a pattern: the token that followed the trigger the first time follows it again.
 
-    <bos> x_1 .. x_n => x_j, where x_(j-1) is the trigger =>, j and every other x are drawn evenly; length is n
+    <bos> x_1 .. x_n => x_j, where x_(j-1) is the trigger =>; j and all other tokens x are drawn evenly; length is n
 
     Olsson et al. 2022, arXiv:2209.11895 (induction heads); the task with one trigger is from Fu et al. 2022,
     arXiv:2212.14052, and Gu and Dao 2023, arXiv:2312.00752. At least one token lies between x_j and the second =>.
@@ -341,10 +343,10 @@ class Max(Task):
     <bos> p_1 c_1 .. p_n c_n <sep> c_m, m = argmax p, every c drawn evenly; length is n
 
     Velickovic et al. 2024, arXiv:2410.01104. In the paper items are vectors with priorities drawn from [0, 1], as in
-    the verb max-retrieval. Here priorities are tokens. If all were drawn alike, the largest would often be tied, more
-    often in longer sequences. So m and the largest priority, p_m, are drawn evenly, and every other priority evenly
-    below p_m. The gap below p_m is at least one step, while the paper's gap shrinks as 1 / n. So this task does not
-    test whether close priorities are confused, which is one of the errors in the paper.
+    the verb max-retrieval. Here priorities are tokens. If all priorities were drawn evenly, two items would often share
+    the largest one, and more often in longer sequences. So m and the largest priority, p_m, are drawn evenly, and the
+    priorities of all other items are drawn evenly below p_m. The gap below p_m is at least one step, while the paper's
+    gap shrinks as 1 / n. So this task does not test for one of the paper's errors, the confusion of close priorities.
     """
 
     def __init__(

@@ -32,8 +32,8 @@ class TextTask(Task):
 
     Examples can be drawn after `with_vocabulary`. The prompt is tokenised alone, as in greedy decoding. Then prompt and
     answer are tokenised together. If the result begins with the tokens of the prompt, the rest are the tokens of the
-    answer; otherwise the answer is tokenised alone, and SentencePiece adds a space to it. <end> is the token that ends
-    a document. <beginning> is what the tokenizer puts before a text, or else <end> (see `beginning`).
+    answer; otherwise the answer is tokenised alone, and SentencePiece puts a space before it. <end> is the token that
+    ends a document. <beginning> is what the tokenizer puts before a text, or else <end> (see `beginning`).
     """
 
     def __init__(self, *, train_lengths: Sequence[int], train_examples: int | None, validation_examples: int) -> None:
@@ -56,7 +56,7 @@ class TextTask(Task):
         """Everything that determines the texts, apart from the parameters of `Task`, as values that JSON can write."""
 
     def output_at(self, answer: str) -> int | None:
-        """The index of the character at which the output begins in an answer; None if the whole answer is output."""
+        """The index of the first character of an answer's output, if intermediate steps precede it; else None."""
         return None
 
     def stored_texts(self, *, seed: int, split: str, length: int | None) -> FixedSet[Text] | None:
@@ -131,9 +131,9 @@ class TextTask(Task):
 
 
 def beginning(vocabulary: Vocabulary) -> list[int]:
-    """The special tokens that a tokenizer puts before a text; if none, the token that ends the document before it.
+    """The special tokens that a tokenizer puts before a text; if it puts none there, the token that ends a document.
 
-    Empty for a model that was trained on separate documents, in which no token precedes a text.
+    The list is empty for a model that was trained on separate documents: there, no token precedes a text.
     """
     if vocabulary.documents_apart:
         return []

@@ -1,8 +1,8 @@
 """This project's attention inside a Hugging Face model: a registered attention function and its mask function.
 
-`installed(model)` gives every attention layer of the model a normaliser as a submodule, and lets the model call it in
-place of its own attention. Hooks on the normalisers then see the queries, keys and values of every layer, as in the
-decoder of this project.
+`installed(model)` gives every attention layer of the model a normaliser as a submodule. The layer then calls this
+normaliser in place of its own attention. Hooks on the normalisers see the queries, keys and values of every layer, as
+in the decoder of this project.
 The two functions must be registered under one name. Otherwise transformers passes no mask, and attention silently is
 not causal.
 Shapes: B batch, Q queries, K keys, H heads, G key heads, C head channels, D model width.
@@ -44,10 +44,10 @@ MakeSoftmax = Callable[[AttentionShape], AttentionSoftmax]
 
 @contextmanager
 def installed(model: PreTrainedModel, make_softmax: MakeSoftmax | None = None) -> Iterator[list[AttentionSoftmax]]:
-    """Run the model's attention through normalisers of this project inside the block; yields them by layer.
+    """Run the model's attention through normalisers of this project inside the block; yields one for each layer.
 
-    make_softmax: None keeps the model's own normaliser (softmax, soft cap or sinks). Raises UserError if the model's
-    attention cannot be replaced, or does something that the given normaliser would drop.
+    make_softmax: makes the normaliser of a layer; None keeps what the model has (softmax, soft cap or sinks). Raises
+    UserError if the model's attention cannot be replaced, or if it does something that the new normaliser would drop.
     """
     with ExitStack() as undo:
         undo.callback(install(model, make_softmax))
@@ -129,7 +129,7 @@ def rope_types(module: nn.Module) -> dict[str, str]:
 
 
 def forget_length(module: nn.Module, args: tuple[Any, ...]) -> None:
-    """Restore the original frequencies of dynamic NTK before a call, so that they depend on this call's length alone.
+    """Restore the original frequencies of dynamic NTK before a call, so that they depend only on this call's length.
 
     By itself, transformers keeps the frequencies of the longest text so far.
     """
@@ -166,7 +166,7 @@ def shape_of(layer: Any) -> AttentionShape:
 
 
 def own_softmax(layer: Any) -> AttentionSoftmax:
-    """The normaliser of the layer itself: softmax, with a soft cap (Gemma 2) or with one sink per head (gpt-oss)."""
+    """The layer's own normaliser: plain softmax, or softmax with a soft cap (Gemma 2) or with sinks (gpt-oss)."""
     shape = shape_of(layer)
     cap, sinks = getattr(layer, "attn_logit_softcapping", None), getattr(layer, "sinks", None)
     if cap is not None:
@@ -188,7 +188,7 @@ def replacement(layer: Any, *, make_softmax: MakeSoftmax) -> AttentionSoftmax:
         raise UserError(f"the model has a {type(own).__name__}{cap} in its softmax; {type(softmax).__name__} drops it")
     if isinstance(own, Sink) and isinstance(softmax, Sink):
         if softmax.logit.any():
-            raise UserError("this model has learned its sinks, which softmax=sink keeps; leave out softmax.init_logit")
+            raise UserError("softmax=sink keeps the sinks that this model has learned; leave out softmax.init_logit")
         softmax.logit = own.logit
     return softmax
 
@@ -273,10 +273,10 @@ def attention(
 class ModelKeys(Keys):
     """Keys in place of a mask tensor, with the few operations that models apply to a mask.
 
-    Some models slice the rows of the last queries. Generation with a static cache makes the mask before it calls the
-    model. n_given: the number of keys in the mask that the model requested, including keys after the last visible one.
-    of_no_layer: whether the window has 0 tokens, so that no layer can use the mask (as in a Qwen2 MoE model without
-    windows).
+    A model can slice the rows of the last queries. Generation with a static cache makes this object before it calls the
+    model; `mask` then returns the same object. n_given: the number of keys for which the model requested the mask,
+    including keys after the last visible one. of_no_layer: whether the window has 0 tokens; no layer can then use the
+    mask (as in a Qwen2 MoE model without windows).
     """
 
     ndim: ClassVar[int] = 4

@@ -139,7 +139,7 @@ def replace_rotations(model: PreTrainedModel, rotations: Sequence[Rotation]) -> 
             table.put(before)
         raise UserError(
             f"{type(model).__name__} does not rotate at the frequencies and factor that it is given; "
-            "its own can be probed, but not replaced"
+            "its own frequencies can be probed, but not replaced"
         )
     return own
 

@@ -43,7 +43,7 @@ class Patch:
 
     model: the model, which is changed in place. If it is saved while patched, the file contains the normalisers.
     remark: a line for the user about the encoding; None if there is nothing to say.
-    Raises UserError if the model cannot take the new parts, or if they would drop something that the model does.
+    Raises UserError if the new parts do not fit the model, or if they lack something that the model's own parts do.
     """
 
     def __init__(
@@ -78,8 +78,8 @@ class Patch:
                     ]
                     if wrong:  # some models leave layers without any rotation
                         raise UserError(
-                            f"{probed.name} does not let layer {', '.join(wrong)} rotate as the encoding, which "
-                            "differs by layer, requires"
+                            f"{probed.name} does not let layer {', '.join(wrong)} rotate as the encoding requires "
+                            "(the encoding differs by layer)"
                         )
             self.undo = undo.pop_all()
 
@@ -99,8 +99,8 @@ class Patch:
 def replace_parts(decoder: Decoder, make_softmax: MakeSoftmax | None, make_encoding: MakeEncoding | None) -> ExitStack:
     """Give every layer of a decoder of this project another normaliser or encoding; the returned stack undoes it.
 
-    Other parts of a kind of layer, such as its window, do not change. Raises UserError if the decoder is patched
-    already, or if the encoding does not fit its layers.
+    The other parts of a layer, such as its window, do not change. Raises UserError if the decoder is patched already,
+    or if the encoding does not fit the layers.
     """
     if decoder.is_patched:
         raise UserError(PATCHED)
@@ -160,9 +160,10 @@ def rotations_of(
 ) -> list[Rotation]:
     """The new rotation of each attention layer, from the encoding that `make_encoding` makes for the layer.
 
-    of_layers: the model's own rotation of each layer. The model's layout fixes the pairs, so an encoding can set only
-    their frequencies and one factor; the factor of the model's own rotation (YaRN) is replaced too. Raises UserError if
-    the encoding pairs other channels, learns, draws positions, or does more than rotate queries and keys.
+    of_layers: the model's own rotation of each layer. The model's layout fixes which channels form a pair. So an
+    encoding can set only the pairs' frequencies and one factor, which replaces the factor of the model's own rotation
+    (YaRN). Raises UserError if the encoding groups the channels into different pairs, has learned parameters, draws
+    random positions, or does more than rotate queries and keys.
     """
     used = [table for table in of_layers if table is not None]
     if not used:
@@ -184,13 +185,16 @@ def rotations_of(
             )
         frequencies = encoding.frequencies(torch.float32)
         if len(frequencies) != len(own_P):
-            raise UserError(f"{name} pairs other channels than the model was trained with; the model cannot take it")
+            raise UserError(
+                f"{name} groups the channels into different pairs from those that the model was trained with, so it "
+                "cannot be used in this model"
+            )
         found.append(Rotation(frequencies, encoding.attention_factor))
     return found
 
 
 def remark_on(of_layers: Sequence[RotaryTable | None], new: Sequence[Rotation]) -> str | None:
-    """A line for the user if pairs rotate at other frequencies, or by another factor, than in training; else None."""
+    """A line for the user if the frequencies of rotating pairs, or the factor, differ from training; else None."""
     for table, after in zip(of_layers, new, strict=True):
         if table is None:
             continue
@@ -199,8 +203,8 @@ def remark_on(of_layers: Sequence[RotaryTable | None], new: Sequence[Rotation]) 
         alike = torch.allclose(after.frequencies_P[rotating], trained_P[rotating], rtol=1e-4)
         if not alike or before.factor != after.factor:
             return (
-                "the encoding rotates at other frequencies, or by another factor, than the model was trained with: the "
-                f"model's base is {table.theta:,.0f} and its attention factor {before.factor:g}; pe.theta=... sets the "
-                "encoding's base"
+                "the encoding's frequencies or its attention factor differ from those that the model was trained with: "
+                f"the model's base is {table.theta:,.0f} and its attention factor {before.factor:g}; pe.theta=... sets "
+                "the encoding's base"
             )
     return None
