@@ -44,16 +44,16 @@ MEASURES = (
 
 
 class Dispersion:
-    """Means over attention rows, for every layer and head, by the number of visible keys.
+    """Means of the measures in MEASURES over attention rows, for every layer and head, by the number of visible keys.
 
-    The bounds come from Lemma 2.1 of arXiv:2410.01104, applied to the spread of the logits that gave each row's
-    weights. For a softmax these are the logits after its temperature or cap; for any other normaliser, the logarithms
-    of its weights.
+    `entropy_bound` and `largest_weight_bound` come from Lemma 2.1 of arXiv:2410.01104. The lemma needs the spread of
+    the logits behind a row's weights. For a softmax these are the logits after its temperature or cap. For any other
+    normaliser the logarithms of its weights take their place.
     """
 
     def __init__(self, beta_at: Callable[[Tensor], Tensor], layers: Sequence[int], n_heads: int, longest: int) -> None:
         """beta_at: a function from an entropy to the inverse temperature. layers: the numbers of the attention layers
-        in the model, in ascending order. longest: the largest number of keys of a row.
+        in the model, in ascending order. longest: the largest number of keys that a row sees.
         """
         self.beta_at, self.layers = beta_at, layers
         self.largest_n = [2**i for i in range((longest - 1).bit_length() + 1)]  # the largest n of each bin
@@ -73,7 +73,7 @@ class Dispersion:
         bias: Bias | None,
         rows: Mapping[str, Tensor],
     ) -> None:
-        """Add the rows of one call of attention."""
+        """Add the attention rows of one call. rows: the row parameters of the normaliser, by name."""
         layer = self.layers.index(softmax.shape.layer)
         n_visible = keys.counts(0, keys.n_queries)[:, 0, :, 0].expand(q_BHQC.shape[0], -1).contiguous()
         bins_BQ = torch.bucketize(n_visible, torch.tensor(self.largest_n, device=n_visible.device))
@@ -97,15 +97,15 @@ class Dispersion:
                 self.sums_LHN[name] += sum_LHN
 
     def means_LH(self, name: str) -> Tensor:
-        """Mean over all rows of each layer and head."""
+        """Mean of the measure `name` over all rows of each layer and head."""
         return self.sums_LHN[name].sum(-1) / self.n_rows_LN.sum(-1)[:, None]
 
     def means_LHN(self, name: str) -> Tensor:
-        """Mean over the rows of each bin; NaN for a bin without rows."""
+        """Mean of the measure `name` over the rows of each bin; NaN for a bin without rows."""
         return self.sums_LHN[name] / self.n_rows_LN[:, None]
 
     def active_range(self) -> tuple[float, float] | None:
-        """Smallest and largest entropy in nats, up to 20, at which beta exceeds 1; None if it never does."""
+        """Smallest and largest entropy from 0 to 20 nats at which beta exceeds 1; None if there is no such entropy."""
         entropies = torch.linspace(0, 20, 20001, dtype=torch.float64)
         acting = entropies[self.beta_at(entropies) > 1]
         return (float(acting[0]), float(acting[-1])) if len(acting) else None
@@ -116,9 +116,10 @@ def fused_entropies(
 ) -> tuple[Tensor | None, tuple[Tensor, Tensor] | None, Tensor | None]:
     """Entropies of every row, from one or two fused passes that do not store logits.
 
-    Returns the entropy in nats of the plain softmax, the pair (entropy, log-sum-exp) of the model's own softmax, and
-    the inverse temperature of that softmax; all are [B, H, Q, 1]. The second and third are None unless the softmax is
-    row-scaled. All three are None if no fused pass can compute them.
+    Returns three results: the entropy in nats of the plain softmax, the pair (entropy, log-sum-exp) of the model's own
+    softmax, and the inverse temperature of the model's own softmax. All tensors are [B, H, Q, 1]. The second and the
+    third result are None unless the model's own softmax is row-scaled. All three are None if no fused pass can compute
+    them.
     """
     if not gives_log_sum_exps(q_BHQC, bias):
         return None, None, None
@@ -146,9 +147,10 @@ def row_measures(
 ) -> dict[str, Tensor]:
     """Measures of each row, every one [B, H, Q]: entropy, largest_weight, logit_spread, plain_entropy, spread_behind.
 
-    plain_entropy: the entropy of the plain softmax. spread_behind: the spread of the logits that gave the weights.
-    The entropies of the plain softmax and of a row-scaled softmax come from a fused pass if there is one. All other
-    measures come from logits, which are computed in blocks of rows.
+    logit_spread: the spread of the logits before any temperature. plain_entropy: the entropy of the plain softmax.
+    spread_behind: the spread of the logits behind the weights, as `Dispersion` describes them. The entropies of the
+    plain softmax and of a row-scaled softmax come from a fused pass if there is one. All other measures come from
+    logits, which are computed in blocks of rows.
     """
     plain, own, own_beta = fused_entropies(softmax, q_BHQC, k_BGKC, scale, keys, bias)
     blocks: dict[str, list[Tensor]] = {}
@@ -175,10 +177,10 @@ def row_measures(
 
 @contextmanager
 def watched(model: nn.Module, longest: int) -> Iterator[Dispersion]:
-    """A context that gives a Dispersion and adds every call of every normaliser of the model to it.
+    """A context that yields a Dispersion; while it is open, every call of the model's normalisers is added to it.
 
-    longest: the largest number of keys that a row will see. The inverse temperature comes from the polynomial of the
-    model's adaptive temperature; if the model has none, it comes from the published polynomial.
+    longest: the largest number of keys that a row will see. The active range uses the polynomial of the model's
+    adaptive temperature, or the published polynomial if the model has no adaptive temperature.
     """
     normalisers = [module for module in model.modules() if isinstance(module, AttentionSoftmax)]
     adaptive = [module for module in normalisers if isinstance(module, AdaptiveTemperature)]

@@ -1,7 +1,7 @@
-"""How a layer pairs its channels, from a self-test, and the norms of these pairs, summed while the model runs.
+"""A self-test that finds which channels a layer rotates as pairs, and the norms of these pairs while the model runs.
 
-The sums of norms are [layer, head, pair], whatever the number of tokens. A rotation does not change a norm, so queries
-and keys may be measured after RoPE.
+Only sums of norms are kept, [layer, head, pair]; their size does not depend on the number of tokens. A rotation does
+not change a norm, so the norms of queries and keys can be measured after RoPE.
 Shapes: L layers, B batch, T tokens, H heads, G key heads, C head channels, R rotated channels, P pairs.
 
 Tested by tests/hf/test_hf_attention.py and tests/probing/test_probe.py.
@@ -34,11 +34,12 @@ LENGTHS = 4  # times the training length: far enough to show an encoding that fo
 
 @dataclass(frozen=True)
 class Layout:
-    """The channel pairs of one layer's heads. Pairs in the model's table come first, the fastest at the front.
+    """The channel pairs of one layer's heads: first the pairs in the model's table, the fastest first, then all others.
 
     frequencies_P: the frequency of each pair in radians per token, float64 on the CPU; 0 if the pair does not rotate.
-    pairing: `half-split` (channel m pairs with m + R/2) or `interleaved` (2m pairs with 2m + 1).
-    n_rotary: the number R of channels that the model's table covers; the other channels are paired in the same way.
+    pairing: the way in which channels form pairs, `half-split` (channels m and m + R/2) or `interleaved` (channels 2m
+    and 2m + 1). n_rotary: the number R of channels that the model's table covers; the other channels form pairs in the
+    same way.
     """
 
     frequencies_P: Tensor
@@ -93,8 +94,9 @@ class Layout:
 def read_layout(q_HTC: Tensor, shifted_HTC: Tensor, candidates: Sequence[Tensor]) -> Layout | None:
     """The layout of a layer, from its queries for some tokens and for the same tokens SHIFT positions later.
 
-    candidates: the model's tables of frequencies, radians per token, one value for each pair. A layer whose queries do
-    not change has no RoPE: all its frequencies are 0. Returns None if no pairing of any table explains the change.
+    candidates: the model's tables of frequencies, radians per token, one value for each pair. If the queries do not
+    change, the layer has no RoPE, and all its frequencies are 0. Returns None if no table explains the change, neither
+    with half-split nor with interleaved pairs.
     """
     n_channels = q_HTC.shape[-1]
     if n_channels % 2:
@@ -120,7 +122,7 @@ def same(one: Layout, other: Layout) -> bool:
 
 
 def error_of(layout: Layout, q_HTC: Tensor, shifted_HTC: Tensor) -> float:
-    """Relative error of the shifted queries that a layout predicts, averaged over pairs."""
+    """Relative error of a layout's prediction of the shifted queries, averaged over pairs."""
     before, after = layout.split(at_least_float32(q_HTC)), layout.split(at_least_float32(shifted_HTC))
     angles_P = layout.frequencies_P * SHIFT  # radians, counter-clockwise
     cos, sin = (x.to(device=before.device, dtype=before.dtype) for x in (angles_P.cos(), angles_P.sin()))
@@ -134,7 +136,8 @@ def error_of(layout: Layout, q_HTC: Tensor, shifted_HTC: Tensor) -> float:
 class SelfTest:
     """Three short rows in the first batch of a probe, which show how layers rotate and whether the model is causal.
 
-    Row 0 is a text. Row 1 is the same text SHIFT positions later. Row 2 is row 0 with other tokens in its second half.
+    Row 0 is a text. Row 1 is the same text SHIFT positions later. Row 2 has the first half of row 0 and other tokens in
+    the second half.
     Rows 0 and 1 show how each layer rotates its channels. If the outputs of rows 0 and 2 differ in the first half, the
     model is not causal.
     """
@@ -151,9 +154,9 @@ class SelfTest:
         self.tables, self.name = tables, name
 
     def layout(self, layer: int, q_BHTC: Tensor) -> Layout:
-        """The layout of a layer from its queries in a batch that begins with the rows.
+        """The layout of a layer, from its queries in a batch whose first rows are those of this test.
 
-        Raises UserError if the layout is unknown.
+        Raises UserError if no known layout explains the queries.
         """
         layout = read_layout(q_BHTC[0, :, :N_TOKENS], q_BHTC[1, :, :N_TOKENS], self.tables)
         if layout is None:
@@ -164,7 +167,9 @@ class SelfTest:
         return layout
 
     def check_causality(self, hidden_BTD: Tensor) -> None:
-        """Raises UserError if the outputs [B, T, D] of a batch that begins with the rows depend on later tokens."""
+        """Raises UserError if outputs depend on later tokens. hidden_BTD: the outputs for a batch that begins with
+        the rows of this test.
+        """
         before, after = (at_least_float32(hidden_BTD[row, :N_TOKENS]) for row in (0, 2))
         leak = (before - after)[: self.changed_from].norm() / before[: self.changed_from].norm()
         if not float(leak) <= LEAK.get(hidden_BTD.dtype, 0.05):
@@ -173,10 +178,10 @@ class SelfTest:
 
 @torch.no_grad()
 def is_said_by_frequencies(encoding: RotaryEncoding) -> bool:
-    """Whether `frequencies()` and the attention factor say all that the encoding does at inference.
+    """Whether `frequencies()` and the attention factor describe everything that the encoding does at inference.
 
-    This is tested on a few vectors, because a class may override any hook. For example, `frequencies()` does not show
-    the decay of xPos, or frequencies that follow the length.
+    The encoding is tested on a few vectors, because its class may override any hook. For example, `frequencies()` does
+    not show the decay of xPos, and it does not show frequencies that change with the length of the text.
     """
     shape, generator = encoding.shape, torch.Generator().manual_seed(0)
     device = next((parameter.device for parameter in encoding.parameters()), torch.device("cpu"))
@@ -198,7 +203,7 @@ KINDS = ("query", "key", "value")
 
 
 class PairNorms:
-    """Mean norm and mean squared norm of every pair, over all tokens and without the first token of each text.
+    """Mean norm and mean squared norm of every pair: over all tokens, and over all except the first of each text.
 
     Barbero et al. 2024, arXiv:2410.06205, section 4 (figures 3, 4, 10, 11, 13, 19).
     """
@@ -210,7 +215,7 @@ class PairNorms:
     def add(
         self, layer: int, layout: Layout, q_BHTC: Tensor, k_BGTC: Tensor, v_BGTC: Tensor, valid_BT: Tensor | None
     ) -> None:
-        """Add one call of attention. valid_BT: False where a row is filled up; None if no row is."""
+        """Add one call of attention. valid_BT: False at tokens that only fill up a row; None if there are none."""
         for kind, x in zip(KINDS, (q_BHTC, k_BGTC, v_BGTC), strict=True):
             other_size = x.shape[-1] != 2 * layout.n_pairs  # values may have other sizes than queries and keys
             own = Layout(torch.zeros(x.shape[-1] // 2), PAIRINGS[0], x.shape[-1]) if other_size else layout
@@ -225,7 +230,7 @@ class PairNorms:
     def mean(self, kind: str, measure: str, *, first_token: bool = True) -> list[Tensor]:
         """Mean over tokens of `norm` or `square` of `query`, `key` or `value`: [H, P] or [G, P] for every layer.
 
-        first_token: False leaves out the first token of each text, which may be a beginning-of-sequence token.
+        first_token: whether to count the first token of each text (in some models a beginning-of-sequence token).
         """
         n = self.n_tokens["all"] - (0 if first_token else self.n_tokens["first"])
         return [
@@ -250,7 +255,7 @@ def add_to(sums: dict[Any, Tensor], key: object, value: Tensor) -> None:
 
 
 def stacked(layers: Sequence[Tensor], numbers: Sequence[int]) -> Tensor:
-    """One float32 array with each layer at the index of its number; entries without a value are NaN."""
+    """One float32 array with each layer's values at the index of the layer's number; all other entries are NaN."""
     size = [max(sizes) for sizes in zip(*(layer.shape for layer in layers), strict=True)]
     out = torch.full((1 + max(numbers), *size), torch.nan)
     for number, layer in zip(numbers, layers, strict=True):

@@ -1,4 +1,4 @@
-"""The probe: texts go through a model once, and every statistic reads the inputs of each call of attention.
+"""The probe: texts go through a model once, and all statistics are computed from the inputs of the calls of attention.
 
 Shapes: L layers, B batch, T tokens, H heads, G key heads, C head channels, P pairs, D distances.
 """
@@ -38,13 +38,13 @@ BATCH_TOKENS = 2048  # tokens of a batch: the memory of a probe depends on this 
 class Probe:
     """What a probe found; see docs/howto/probing.md. Fields that were not requested are None.
 
-    name: the name of the model. train_length: the model's training context in tokens. windows: for each layer, the most
-    tokens that a query sees; None for all. n_texts, n_tokens: the number of texts and of tokens that the model read.
-    layouts: the channel pairs of each layer, as the model rotates them. layers: the numbers of the attention layers
-    among all layers of the model. norms: the mean norms of channel pairs. rows: statistics of sampled attention rows.
-    entropies: for each layer, the mean entropy of all rows in nats, [H]; None also if no fused kernel computes it
-    (`rows` has the entropy of sampled rows). prompt: the record of a prompt, token by token. kinds: the kind of each
-    layer; empty if all layers are alike.
+    name: the name of the model. train_length: the model's training context in tokens. windows: for each layer, the
+    largest number of tokens that a query sees; None if it sees all. n_texts, n_tokens: the numbers of texts and of
+    tokens that the model read. layouts: the channel pairs of each layer, with their frequencies. layers: the numbers of
+    the attention layers among all layers of the model. norms: the mean norms of channel pairs. rows: the statistics of
+    sampled attention rows. entropies: for each layer, the mean entropy of all rows in nats, [H]; also None if no fused
+    kernel computes this entropy (`rows` has the entropy of sampled rows). prompt: the record of a prompt, token by
+    token. kinds: the kind of each layer; empty if all layers are alike.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Probe:
         return f"layer {layer}, {own[layer]}" if layer in own else f"layer {layer}"
 
     def contexts(self) -> list[int]:
-        """For each layer, the most tokens of the training context that a query sees."""
+        """For each layer, the largest number of tokens that a query sees within the training context."""
         return [min(self.train_length, window or self.train_length) for window in self.windows]
 
     def strongest_pairs(self, kind: str) -> list[tuple[int, float]]:
@@ -81,7 +81,7 @@ class Probe:
         return found
 
     def labels(self) -> list[list[tuple[str, float]]]:
-        """The label of every head, and the share of weight that gives the head this label: `[layer][head]`.
+        """The label of every head, and the share of the head's weight at the place of this label: `[layer][head]`.
 
         The list of a layer without attention is empty.
         """
@@ -90,12 +90,14 @@ class Probe:
         return [found.get(layer, []) for layer in range(1 + max(self.layers))]
 
     def arrays(self) -> dict[str, Tensor]:
-        """Everything as float32 arrays; entries of layers without attention, and entries that a layer lacks, are NaN.
+        """Everything as float32 arrays; NaN for layers without attention, and for heads or pairs that a layer lacks.
 
-        frequencies: radians per token, [L, P]. {query,key,value}_{norm,square}: means over all tokens, [L, heads, P];
-        with `_without_first` after the name, without the first token of each text. places, places_without_<band>:
-        shares of weight, [L, H, 7]. logit_by_pair: contributions to the logits, [L, H, P, D]. distances: the distances
-        of these contributions in tokens, [D]. entropy, largest_weight, logit_spread, ln_n: means over rows, [L, H].
+        frequencies: the frequencies of pairs in radians per token, [L, P]. {query,key,value}_{norm,square}: the means
+        over all tokens, [L, heads, P]. {query,key,value}_{norm,square}_without_first: the means over all tokens except
+        the first of each text. places: the shares of weight by place, [L, H, 7]. places_without_<band>: these shares
+        after one band of frequencies is taken away. logit_by_pair: the mean contributions of pairs to the logits,
+        [L, H, P, D]. distances: the distances of these contributions in tokens, [D]. entropy, largest_weight,
+        logit_spread, ln_n: the means over rows, [L, H].
         """
         found: dict[str, list[Tensor]] = {"frequencies": [layout.frequencies_P for layout in self.layouts]}
         for kind in KINDS:
@@ -137,7 +139,7 @@ def observe(
     check_texts(texts)
     longest = max(map(len, texts))
     if rows and longest <= FIRST_ROW:
-        raise UserError(f"no text has more than {FIRST_ROW} tokens, too few to see where heads attend; give rows=false")
+        raise UserError(f"no text has more than {FIRST_ROW} tokens; sampled rows need longer texts; give rows=false")
     if prompt is not None and not 2 <= len(prompt) <= LONGEST:
         raise UserError(f"the prompt has {len(prompt)} tokens; it must have from 2 to {LONGEST}")
     seen = Watch(probed.layers, longest, rows=rows, entropy=entropy)
@@ -194,7 +196,10 @@ class Watch:
         self.records: dict[int, LayerRecord] = {}
 
     def begin(self, batch: Sequence[Sequence[int]], test: SelfTest | None, prompt: Sequence[int] | None) -> None:
-        """Prepare for the calls of one batch: rows of the self-test, then the prompt (each unless None), then texts."""
+        """Prepare for the calls of one batch: first the rows of `test`, then `prompt`, then the texts of `batch`.
+
+        If `test` or `prompt` is None, the batch has no such rows.
+        """
         self.batch, self.test, self.prompt, self.called = batch, test, prompt, set[int]()
         self.longest = max(map(len, batch), default=0)
         lengths_B1 = torch.tensor([[len(text)] for text in batch])
@@ -206,7 +211,7 @@ class Watch:
     def add(self, softmax: AttentionSoftmax, qkv: Sequence[Tensor], options: dict[str, Any]) -> None:
         layer, first = self.place_of[softmax.shape.layer], 0
         if layer in self.called:
-            raise UserError("the model calls an attention layer twice in a pass, which a probe cannot measure")
+            raise UserError("the model calls an attention layer twice in one pass; a probe cannot measure such a model")
         self.called.add(layer)
         if self.test is not None:
             self.layouts[layer] = self.test.layout(softmax.shape.layer, qkv[0])
@@ -270,10 +275,10 @@ def alone(number: int, n: int, qkv: Sequence[Tensor], options: dict[str, Any]) -
 def batches(
     texts: Sequence[Sequence[int]], batch_tokens: int, *, apart: int = 0, alike: bool = False
 ) -> Iterator[list[Sequence[int]]]:
-    """Texts in their order, in batches of at most `batch_tokens` tokens, filling included.
+    """Texts in their order, in batches of at most `batch_tokens` tokens; the tokens that fill up short texts count too.
 
-    A longer text is a batch by itself. apart: the number of empty batches to yield first. alike: whether all texts of a
-    batch must have the same length.
+    A text with more tokens is a batch by itself. apart: the number of batches without texts to yield first, for rows
+    that must stay apart from texts. alike: whether all texts of a batch must have the same length.
     """
     yield from ([] for _ in range(apart))
     batch: list[Sequence[int]] = []

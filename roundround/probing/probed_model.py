@@ -33,8 +33,8 @@ class ProbedModel(ABC):
     first_token: the token before every text (beginning of sequence); None if the model has none.
     longest: the longest context in tokens that the model was trained on. layers: the numbers of the attention layers
     among all layers; in a hybrid model other layers lie between them. follows_length: whether the frequencies change
-    with the length of the text. draws: whether the model draws the positions of a text; the draw depends on all tokens
-    of the text.
+    with the length of the text. draws: whether the model draws the positions of a text at random; the draw depends on
+    all tokens of the text.
     """
 
     follows_length = False
@@ -63,7 +63,7 @@ class ProbedModel(ABC):
 
     @abstractmethod
     def windows(self) -> list[int | None]:
-        """For each layer, the most tokens that a query sees in a text of any length, itself included; None for all."""
+        """For each layer, the largest number of tokens that a query sees, the query's own included; None if all."""
 
     @abstractmethod
     def kinds(self) -> list[str]:
@@ -76,7 +76,7 @@ class ProbedModel(ABC):
     @property
     @abstractmethod
     def unknown_token(self) -> int | None:
-        """The id that the tokenizer gives to what it cannot read; None if it has no such id."""
+        """The id that the tokenizer gives to text that it cannot read; None if the tokenizer has no such id."""
 
     @abstractmethod
     def words(self, tokens: Sequence[int]) -> list[str]:
@@ -92,14 +92,14 @@ class ProbedModel(ABC):
 
     @abstractmethod
     def with_frequencies(self, tables: Sequence[Tensor]) -> AbstractContextManager[None]:
-        """A context in which the model rotates at these frequencies instead of the frequencies of `tables()`."""
+        """A context in which the model rotates at the given frequencies instead of the frequencies of `tables()`."""
 
     def positions(self, tokens: Sequence[int]) -> Tensor:
-        """The positions of the tokens of a text, [T]; from the first draw if the model draws positions."""
+        """The positions of the tokens of a text, [T]. If the model draws positions, its first draw gives them."""
         return torch.arange(len(tokens))
 
     def tokens(self, text: str) -> list[int]:
-        """Token ids of a text with `first_token` in front, once even if the text itself begins with that token."""
+        """Token ids of a text with `first_token` in front, which is not added to a text that begins with it already."""
         first = [] if self.first_token is None else [self.first_token]
         tokens = self.text_tokens(text)
         return tokens if tokens[:1] == first else first + tokens
@@ -107,7 +107,7 @@ class ProbedModel(ABC):
 
 @final
 class ProbedDecoder(ProbedModel):
-    """A decoder of this project; if it reads text, `first_token` is the token that also ends a document."""
+    """A decoder of this project. If it reads text, the token that ends documents also serves as `first_token`."""
 
     def __init__(self, name: str, decoder: Decoder, tokenizer: Tokenizer, first_token: int | None) -> None:
         normalisers = decoder.normalisers
@@ -116,13 +116,15 @@ class ProbedDecoder(ProbedModel):
         self.encodings = decoder.all_encodings  # one for all layers, one for each kind, or one for each layer
         self.draws = decoder.draws_positions
         if self.draws and len(set(decoder.leaders)) > 1:
-            raise UserError(f"{name} draws positions in only some kinds of layers; a probe would use them in all")
+            raise UserError(f"{name} draws positions in some kinds of layers only; a probe needs the same draw in all")
         for encoding in self.encodings:
             if isinstance(encoding, NoPE) and len(self.encodings) > 1:  # a kind of layer without positions
                 continue
             if not isinstance(encoding, RotaryEncoding) or not is_said_by_frequencies(encoding):
                 kind = type(encoding).__name__
-                raise UserError(f"{name} has no RoPE ({kind}) that only rotates at fixed frequencies; probes need it")
+                raise UserError(
+                    f"{name} encodes positions with {kind}; a probe needs RoPE that only rotates, at fixed frequencies"
+                )
 
     @property
     def device(self) -> torch.device:
@@ -169,7 +171,7 @@ class ProbedDecoder(ProbedModel):
     def check_length(self, n_tokens: int) -> None:
         longest = self.decoder.longest()
         if longest is not None and n_tokens > longest:
-            raise UserError(f"{self.name} has {longest} positions, and a text has {n_tokens} tokens; cut it shorter")
+            raise UserError(f"{self.name} has {longest} positions, and a text has {n_tokens} tokens; shorten the text")
 
     def hidden(self, tokens_BT: Tensor, pos_BT: Tensor) -> Tensor:
         return self.decoder.hidden(tokens_BT, pos_BT=pos_BT)
@@ -192,9 +194,9 @@ class ProbedDecoder(ProbedModel):
 
 @final
 class AfterFirstToken(nn.Module):
-    """Scores windows from the middle of a text, with `first_token` before each window (None: with nothing before it).
+    """Computes the loss of windows from the middle of a text, [B, T] in nats, as `Decoder` does.
 
-    Returns the loss [B, T] of each target in nats, as `Decoder` does.
+    `first_token` is put before each window; if `first_token` is None, nothing is put there.
     """
 
     def __init__(self, probed: ProbedModel, first_token: int | None) -> None:
@@ -216,7 +218,7 @@ class FixedFrequencies(RotaryEncoding):
 
     g_k = frequencies[k], at the positions of `own`
 
-    Su et al. 2021, arXiv:2104.09864, equation 15, with other numbers.
+    Su et al. 2021, arXiv:2104.09864, equation 15, with the given frequencies in place of the paper's.
     """
 
     def __init__(self, own: PositionalEncoding, frequencies_P: Tensor) -> None:
@@ -241,7 +243,7 @@ def run(probed: ProbedModel, rows: Sequence[tuple[Sequence[int], int | None]]) -
     """The model's output for rows of (tokens, position of the first token), [B, T, D].
 
     If the position is None, the model chooses the positions. Shorter rows are filled up at the end with their last
-    token; in a causal model this does not change the outputs before it.
+    token; in a causal model the added tokens do not change the outputs for the tokens before them.
     """
     tokens_BT = filled_up([tokens for tokens, _ in rows])
     found = []
@@ -265,7 +267,7 @@ def watching(
 ) -> Iterator[None]:
     """A context in which `take_in` gets (normaliser, (q, k, v), options) before every call of a normaliser.
 
-    options["keys"] describes only the keys that the normaliser reads (its own window is applied).
+    options["keys"] describes only the keys that the normaliser reads: a window of the normaliser is already applied.
     """
 
     def show(softmax: AttentionSoftmax, qkv: Sequence[Tensor], options: dict[str, Any]) -> None:

@@ -1,9 +1,9 @@
 """How a layer rotates its queries and keys: measured on single tokens at known positions, not read in a config.
 
 A text of one token gives every layer the same input at every position, so only the rotation makes its queries and keys
-differ between positions. The angles at the positions 1, 2, 4, ... give each frequency: the angle at one position
-predicts the angle at the next with an error below half a turn. The second half of the module finds the scheme of RoPE
-that has the measured frequencies, and the scheme's numbers.
+differ between positions. An angle is known only up to whole turns, so it is measured at the positions 1, 2, 4, ...: the
+frequency from one position predicts the angle at the next with an error below half a turn. The second half of the
+module finds the scheme of RoPE that has the measured frequencies, and the scheme's parameters.
 
 Shapes: N positions, T tokens, H heads, G key heads, C head channels, P channel pairs, V vectors (T H).
 
@@ -59,11 +59,11 @@ class Turning:
         return int((self.frequencies_P != 0).sum())
 
     def tolerance(self, frequencies_P: Tensor) -> Tensor:
-        """How far a measured frequency may lie from each of these frequencies, radians per token."""
+        """For each of these frequencies, the largest error with which it can be measured, in radians per token."""
         return RELATIVE * frequencies_P.abs() + (1 + AT_REST) * self.noise / self.farthest
 
     def rotates_at(self, frequencies_P: Tensor) -> bool:
-        """Whether the layer rotates at these frequencies, within the tolerance; a missing pair counts as 0."""
+        """Whether the layer rotates at these frequencies, within the tolerance; a shorter list is filled up with 0."""
         n = max(len(frequencies_P), len(self.frequencies_P))
         own, other = (nn.functional.pad(x.double(), (0, n - len(x))) for x in (self.frequencies_P, frequencies_P))
         return bool(((own - other).abs() <= self.tolerance(other)).all())
@@ -247,9 +247,10 @@ def source_of(
 ) -> tuple[float | None, str | None, bool]:
     """Finds the last module of the layer whose output is proportional to the queries at position 0.
 
-    Returns the factor, the class name of the module (None if it does not normalise), and whether it normalises after
-    the rotation. Returns None, None and False if there is no such module. If channels rotate, only these are compared,
-    because the attention factor does not multiply the others.
+    Returns three values: the factor that turns this output into the queries, the class name of the module (None if the
+    module does not normalise), and whether the module normalises after the rotation. Returns None, None and False if
+    there is no such module. If some channels rotate, only the rotating channels are compared, because the attention
+    factor does not multiply the channels at rest.
     """
     n_positions, n_tokens, _, n_channels = q_NTHC.shape
     rotating_P = turning.frequencies_P != 0
@@ -268,7 +269,7 @@ def source_of(
 
 
 def multiple(q_THC: Tensor, given_TBC: Tensor, noise: float) -> float | None:
-    """The factor such that each head of q is this factor times some block of `given_TBC`; None if there is none."""
+    """The one factor that turns, for each head of q, a block of `given_TBC` into that head; None if there is none."""
     dots_HB = torch.einsum("thc,tbc->hb", q_THC, given_TBC)
     squares_B = given_TBC.square().sum((0, 2)).clamp(min=1e-30)
     best_H = (dots_HB / squares_B.sqrt()).argmax(1)
@@ -299,7 +300,7 @@ class Scheme:
 
 @dataclass(frozen=True, kw_only=True)
 class Readings:
-    """The rotation of a layer in texts of three lengths, and what may help to name its scheme.
+    """The rotation of a layer in texts of three lengths, and further numbers that help to find its scheme.
 
     within: the rotation in texts up to the trained length. beyond: the rotation in texts a few times as long. far: the
     rotation in much longer texts. trained: the trained length in tokens. attention_factor: the factor of cosines and
@@ -380,7 +381,7 @@ def fixed(turning: Turning, attention_factor: float | None, bases: Iterable[floa
 
 
 def scaled(ratio_P: Tensor, turning: Turning, attention_factor: float | None) -> tuple[str, float | None] | None:
-    """Name and factor of the scheme that multiplies RoPE's frequencies by these ratios; None if none does."""
+    """Name and factor of the scheme that multiplies RoPE's frequencies by these ratios; None if no scheme does."""
     n, f_P = len(ratio_P), turning.frequencies_P.abs()
     tolerance_P = 5 * turning.tolerance(f_P) / f_P.clamp(min=float(f_P[f_P > 0].min()))
 

@@ -68,12 +68,13 @@ def sinks(votes_HK: Tensor, seen_K: Tensor, n_rows: int) -> Tensor:
 def where_weight_goes(alpha_HRK: Tensor, rows_R: Tensor, visible_RK: Tensor, sink_HK: Tensor) -> dict[str, Tensor]:
     """The weight of each row by place, [H, R], and by offset from 2 to FARTHEST, [H, R, offsets]; 0 if no key is there.
 
-    self: the weight on the row's own token, 0 if that is a sink. previous: the weight on the token before, 0 if that is
-    the first token. sink: the weight on all sinks except the token before. all: the sum of the row.
+    self: the weight on the row's own token, 0 if this token is a sink. previous: the weight on the token before the
+    row's own, 0 if this is the first token. sink: the weight on all sinks except the token before the row's own. all:
+    the sum of all weights of the row.
 
-    The others leave out sinks, the row's own token and the token before. other: the largest weight on one key.
-    other_near: `other` if its key is within NEAR, else 0. near: the weight on the keys within NEAR, minus the weight
-    that they would have if each had the mean weight of the farther keys. apart: the weight at each offset.
+    The following four leave out sinks, the row's own token and the token before it. other: the largest weight on one
+    key. other_near: the same weight if its key is within NEAR, else 0. near: the weight on the keys within NEAR, minus
+    an even spread, in which each of them has the mean weight of the farther keys. apart: the weight at each offset.
     """
     n_heads, _, n_keys = alpha_HRK.shape
     distance_RK = rows_R[:, None] - torch.arange(n_keys, device=rows_R.device)
@@ -108,7 +109,7 @@ def where_weight_goes(alpha_HRK: Tensor, rows_R: Tensor, visible_RK: Tensor, sin
 def shares_of(mean: dict[str, Tensor], by_offset_HD: Tensor, place_H: Tensor) -> Tensor:
     """Shares of the weight by PLACES, [H, 7], from means over rows; they add up to the weight of a row.
 
-    place_H: the index of each head's own offset; index 0 is an offset of 2 tokens.
+    place_H: the index of the offset that counts for the place `offset` of each head; index 0 is an offset of 2 tokens.
     """
     offset_H = by_offset_HD.gather(-1, place_H[:, None])[:, 0]
     semantic_H = (mean["other"] - offset_H).clamp(min=0)
@@ -125,9 +126,9 @@ def labels_of(
     """The label of each head, which is one of PLACES, and its score, which is the weight at that place.
 
     The place with the largest share names the head, with one exception. A head is `local` if its neighbourhood has more
-    weight than every place, and if no single place (diagonal, previous, or the part of offset or semantic within NEAR)
-    has half of the neighbourhood's weight. Its score is then the weight of the neighbourhood. place_H: as in
-    `shares_of`.
+    weight than every place, and if each part of the neighbourhood (diagonal, previous, and what offset and semantic
+    have within NEAR) has less than half of the neighbourhood's weight. The score is then the weight of the
+    neighbourhood. place_H: as in `shares_of`.
     """
     share_H = dict(zip(PLACES, shares_H7.unbind(-1), strict=True))
     offset_near_H = share_H["offset"] * (place_H + 2 < NEAR)
@@ -153,8 +154,8 @@ class RowStatistics:
     The weight of a row is divided among PLACES. diagonal: the row's own token. previous: the token before it. sink: the
     first token of the text, and any other token that most later rows prefer. offset: the one distance from 2 to
     FARTHEST with most weight on average. semantic: the largest weight on any other key, minus the weight of `offset`.
-    local: the weight within NEAR that no other place contains, minus an even spread. diffuse: the rest. `labels` says
-    which place names a head.
+    local: the weight within NEAR that no other place contains, minus the weight that an even spread (see
+    `where_weight_goes`) would put there. diffuse: the rest. `labels` says which place names a head.
     """
 
     def __init__(self, n_layers: int, longest: int) -> None:
@@ -211,7 +212,7 @@ class RowStatistics:
         first_R: Tensor,
         sink_HK: Tensor,
     ) -> None:
-        """Add some rows to the sums. q_HRC: scaled queries. k_HKC: all keys. weights: turns logits into weights."""
+        """Add some rows to the sums. q_HRC: scaled queries. k_HKC: all keys. weights: computes weights from logits."""
         logits_HRK = q_HRC @ k_HKC.mT
         late_R = (rows_R >= FIRST_ROW).to(logits_HRK.dtype)
         add_to(sums, "n_rows", late_R.sum())
@@ -266,8 +267,8 @@ class RowStatistics:
     def neighbourhoods(self, without: str = "none") -> list[Tensor]:
         """Weight of each head on its neighbourhood: [H] for every layer.
 
-        This is the weight on the row's own token and on the one before, plus the weight of the other tokens within NEAR
-        beyond an even spread.
+        This is the weight on the row's own token and on the token before it, plus `near` of `where_weight_goes`: the
+        weight by which the other tokens within NEAR exceed an even spread.
         """
         means = (self.means(sums, without) for sums in self.sums)
         return [mean["self"] + mean["previous"] + mean["near"].clamp(min=0) for mean in means]
@@ -282,7 +283,7 @@ class RowStatistics:
     def share_at(self, label: str, without: str = "none") -> list[Tensor]:
         """The weight of every head at the place `label`, whatever the head's own label is: [H] for every layer.
 
-        For `local` it is the weight of the whole neighbourhood, as in `labels`. without: as in `places`.
+        For `local`, this is the weight of the whole neighbourhood, as in `labels`. without: as in `places`.
         """
         if label == "local":
             return self.neighbourhoods(without)
@@ -300,7 +301,10 @@ class RowStatistics:
 
 
 def offset_place(sums: dict[str, Tensor]) -> Tensor:
-    """The offset with most of each head's weight, [H], as an index (0: two tokens), from weights with all bands."""
+    """The index of the offset with most of each head's weight, [H]; index 0 is an offset of 2 tokens.
+
+    The weights are those before any band is taken away.
+    """
     return sums["apart, without none"].argmax(-1)
 
 
@@ -310,7 +314,7 @@ def places_of_heads(
 ) -> Tensor:
     """Shares of each head's weight by PLACES, [L, H, 7], over all rows of the texts that `read` puts through the model.
 
-    Works with any encoding. `RowStatistics` needs RoPE, and also shows which frequencies make these shares.
+    This works with any encoding. `RowStatistics` needs RoPE, and also shows how the shares depend on frequencies.
     """
     sums: dict[int, dict[str, Tensor]] = {softmax.shape.layer: {} for softmax in normalisers}
 
@@ -358,11 +362,12 @@ class PromptRecord:
     layers: dict[int, LayerRecord]
 
     def alignment(self, layer: int, head: int) -> dict[str, list[float | None]]:
-        """A head's logits on each token itself and on the token before, with the bounds of these logits.
+        """A head's logits of each token on itself and on the token before it, with the upper bounds of these logits.
 
-        Barbero et al. 2024, arXiv:2410.06205, tables 3 to 5. diagonal: the logit of query t on key t. bound: the bound
-        of that logit, |scale| |q_t| |k_t|. previous, bound_previous: the logit of query t on key t - 1, and its bound.
-        next: the logit of query t + 1 on key t; the paper's column for `previous` may mean this.
+        Barbero et al. 2024, arXiv:2410.06205, tables 3 to 5. diagonal: the logit of query t on key t. bound: the upper
+        bound of `diagonal`, |scale| |q_t| |k_t|. previous: the logit of query t on key t - 1. bound_previous: the upper
+        bound of `previous`. next: the logit of query t + 1 on key t. The paper leaves open whether its column for the
+        previous token shows `previous` or `next`.
         """
         record = self.layers[layer]
         logits, bound = record.logits[head], record.bound[head]
@@ -376,7 +381,9 @@ class PromptRecord:
         }
 
     def arrays(self) -> dict[str, Tensor]:
-        """query_norms [L, H, T, P], key_norms [L, G, T, P]; logits, weights and bound [L, H, T, T]; float32."""
+        """The fields of `LayerRecord`, float32: query_norms [L, H, T, P]; key_norms [L, G, T, P]; logits, weights and
+        bound [L, H, T, T].
+        """
         names = ("query_norms", "key_norms", "logits", "weights", "bound")
         numbers, records = list(self.layers), self.layers.values()
         return {name: stacked([getattr(record, name) for record in records], numbers) for name in names}
@@ -412,7 +419,7 @@ def entropy_by_length(
 ) -> dict[int, list[Tensor]]:
     """Entropy in nats of the prompt's last row, [H] for every layer, by the number of listed elements.
 
-    Lists whose prompt is longer than the model's context are left out. Raises UserError if that leaves none.
+    Lists whose prompt is longer than the model's context are left out. Raises UserError if no list is left.
     """
     found = {}
     for n in n_elements:
@@ -457,8 +464,9 @@ def attention_statistics(decoder: Decoder, tokens_1T: Tensor, *, step: Any) -> d
 
     largest_logit: the largest value of scale q . k plus bias on a visible key, before any temperature.
     attention_entropy: the mean entropy of the rows in nats; the weights of a row are first divided by their sum.
-    first_token_share: the mean weight on the text's first token, over all rows but the first; 0 if a window hides it.
-    Each name ends with the number of the layer. The model does not change. step: the optimizer step.
+    first_token_share: the mean weight on the text's first token, over all rows except the first row; a row from which
+    a window hides this token counts as 0. Each name ends with the number of the layer. The model does not change.
+    step: the optimizer step.
     """
     found: dict[str, float] = {}
 

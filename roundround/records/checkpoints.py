@@ -9,10 +9,10 @@ If the parameters are sharded over processes, each process writes two files of i
 (sharded_checkpoints.py). The names of the tensors and the file state.json stay the same. `load` and `load_weights` read
 both layouts.
 
-A folder is written under a hidden name, flushed to the disk and then renamed. Before it is deleted, it gets its hidden
-name again. So a folder with a step's name is always complete. The last and the best checkpoint are determined from the
-folders and never from the links, because a writer may be killed before it makes the links. The newest state.json names
-the best step.
+A checkpoint's folder is written under a hidden name, flushed to the disk and then renamed to the name of its step.
+Before a checkpoint is deleted, its folder is renamed to the hidden name. So a folder with a step's name is always
+complete. The last and the best checkpoint are determined from the folders and never from the links, because a writer
+may be killed before it makes the links. The newest state.json names the best step.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def step_of(folder: Path) -> int:
 
 
 def steps(checkpoints: Path) -> list[Path]:
-    """The folders of complete checkpoints, oldest first, without links, and without copies under other names."""
+    """The folders of complete checkpoints, oldest first; neither links nor folders that are not named after a step."""
     found = [folder for folder in checkpoints.glob(f"{STEP}*") if NAME.fullmatch(folder.name)]
     return sorted((folder for folder in found if folder.is_dir() and not folder.is_symlink()), key=step_of)
 
@@ -171,7 +171,7 @@ def newest(checkpoints: Path) -> Path | None:
 
 
 def best(checkpoints: Path) -> Path | None:
-    """The folder of the checkpoint with the lowest held-out loss, by the newest state.json; None if there is none."""
+    """The folder of the checkpoint with the lowest held-out loss, from the newest state.json; None if there is none."""
     folder = newest(checkpoints)
     measured = read_state(folder).get("best") if folder is not None else None
     if measured is None or measured["step"] is None:
@@ -228,16 +228,16 @@ def read(folder: Path, state: dict[str, Any], files: Sequence[str]) -> dict[str,
 
 
 def described(folder: Path) -> dict[str, Any]:
-    """The size and type of each whole tensor of a checkpoint of either layout, by name."""
+    """The whole size and the type of each tensor, by name, in a checkpoint that is sharded or not."""
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader  # it takes a second to import
 
     return HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
 
 
 def fill(tensors: dict[str, Tensor], folder: Path, *, alone: bool = False) -> None:
-    """Fill tensors from a checkpoint of either layout; a sharded tensor gets its own rows.
+    """Fill tensors from a checkpoint that is sharded or not; a sharded tensor gets its own rows.
 
-    All processes call it together or, with `alone`, a single one.
+    alone: whether only one process calls the function; if False, all processes must call it together.
     """
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
     from torch.distributed.checkpoint.state_dict_loader import load as read_into

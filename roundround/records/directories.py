@@ -57,7 +57,7 @@ def has_words(manifest: Mapping[str, Any], verb: str, overrides: Sequence[str]) 
 
 
 def run_directory(outputs: str, verb: str, resume: str | None, overrides: Sequence[str] = ()) -> str:
-    """Hydra's run directory: that of the resumed run, or a new one claimed under `outputs`.
+    """Hydra's run directory: the directory of the resumed run, or a new directory claimed under `outputs`.
 
     A job that Slurm or torchrun starts again, with the same overrides, gets its old directory. Only the first process
     writes files. The other processes get a scratch folder here, because Hydra needs one; if they train, they later get
@@ -117,10 +117,10 @@ def claim(parent: Path, now: datetime, suffix: str = "") -> Path:
 def find_run(reference: str, outputs: str, verb: str, *, done: bool, sweep: Path | None = None) -> Path:
     """The run directory that `reference` means: a path, or `last` for the run under `outputs` that started last.
 
-    last~N means the Nth run before the last. done: whether only finished runs count; if not, runs that measured another
-    run do not count, because they cannot be resumed. sweep: the sweep that asks for the run; its own jobs do not count.
-    If a newer run is passed over because it is not finished, a line that names it is printed. Raises UserError if there
-    is no run.
+    last~N means the Nth run before the last. done: whether only finished runs count. If `done` is False, the run is to
+    be resumed; runs that measured another run then do not count, because they cannot be resumed. sweep: the sweep that
+    asks for the run; the jobs of this sweep do not count. If a newer run is passed over because it is not finished, a
+    line that names the newer run is printed. Raises UserError if there is no such run.
     """
     named = re.fullmatch(r"last(?:~(\d{1,9}))?", reference)
     if named is None or (os.path.lexists(reference) and reference != "last"):
@@ -134,8 +134,8 @@ def find_run(reference: str, outputs: str, verb: str, *, done: bool, sweep: Path
     kind, before = "finished " if done else "", int(named[1] or 0)
     if before >= len(found):
         raise UserError(
-            f"there is no {kind}{verb} run {reference} under {folder} (such runs there: {len(found)}); start one with: "
-            f"roundround {verb}"
+            f"there is no {kind}{verb} run {reference} under {folder} (number of such runs: {len(found)}); start one "
+            f"with: roundround {verb}"
         )
     taken = found[-1 - before]
     newer = [run for run in runs if run > taken and run not in found]
@@ -147,7 +147,7 @@ def find_run(reference: str, outputs: str, verb: str, *, done: bool, sweep: Path
 
 
 def runs_of(outputs: str, verb: str) -> Path:
-    """The folder of a verb's runs. Raises UserError if `outputs` is an address."""
+    """The folder of a verb's runs. Raises UserError if `outputs` is an internet address instead of a folder."""
     return home_expanded(outputs, "outputs") / verb
 
 
@@ -163,7 +163,7 @@ def jobs_of_sweep(sweep: Path) -> list[tuple[Path, dict[str, Any]]]:
 
 
 def readable(paths: list[Path]) -> list[tuple[Path, dict[str, Any]]]:
-    """The run directories of these manifests, each with its manifest; damaged and foreign ones are left out."""
+    """The run directories of these manifests, each with its manifest; manifests that cannot be read are left out."""
     found = []
     for path in paths:
         try:
@@ -174,7 +174,7 @@ def readable(paths: list[Path]) -> list[tuple[Path, dict[str, Any]]]:
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:
-    """The manifest of a run directory, without resolving its interpolations. Raises UserError if there is no run."""
+    """The manifest of a run directory, with interpolations unresolved. Raises UserError if the directory has no run."""
     path = directory / MANIFEST
     try:
         manifest: Any = parse_json(read_text(path))

@@ -113,7 +113,7 @@ def opened_run(
     known: Mapping[str, Any] | None = None,
     tell: Callable[[str], None] = print_result,
 ) -> AbstractContextManager[Run]:
-    """`opened` for the composed config of a verb, with the logger that this config names."""
+    """Calls `opened` with the composed config of a verb and with the logger that the config names."""
     return opened(invocation, config=as_dict(cfg), logger=build_logger(cfg.logger), known=known, tell=tell)
 
 
@@ -136,7 +136,8 @@ def its_end(
 ) -> Iterator[None]:
     """Records how the run ends, or removes a run that was refused.
 
-    before: the names in the directory before the run started. earlier: the manifest of a resumed run, as text.
+    before: the names of the files in the directory before the run started. earlier: the manifest of a resumed run as
+    text; None for a new run.
     """
     try:
         yield
@@ -161,7 +162,7 @@ def its_end(
 
 
 def record_loss(run: Run, invocation: Invocation, status: str) -> None:
-    """Record that another process was lost. If the first was lost, the process that replaces it writes the manifest."""
+    """Record that another process was lost. If it was the first, one of the remaining processes writes the manifest."""
     if run.writes:
         run.note(status=status, ended=now())
     elif invocation.peers.speaks:
@@ -171,10 +172,10 @@ def record_loss(run: Run, invocation: Invocation, status: str) -> None:
 
 
 def record_start(run: Run, patch: bytes | None, before: set[str] | None) -> None:
-    """Write what is known at the start. The manifest is written last, because it makes the directory a run.
+    """Write the files that a run has from its start. The manifest is last, because it makes the directory a run.
 
-    before: the names in the directory before a new run; None for a resumed run, whose directory is cleaned up first. If
-    writing fails, a new run leaves nothing.
+    before: the names of the files in the directory before a new run; None for a resumed run, whose directory is cleaned
+    up first. If writing fails, a new run leaves nothing.
     """
     try:
         if before is not None:
@@ -236,7 +237,7 @@ def clean_up(directory: Path) -> None:
 
 @contextmanager
 def as_well_as_possible(what: str) -> Iterator[None]:
-    """Inside, an error is logged and not raised, so that it cannot hide the run's own error."""
+    """Inside the block, an error is logged as a warning and not raised, so that it cannot hide the run's own error."""
     try:
         yield
     except Exception as error:
@@ -246,8 +247,8 @@ def as_well_as_possible(what: str) -> Iterator[None]:
 def take_back(run: Run, before: set[str], earlier: str | None) -> None:
     """Restore the directory of a refused run: the files that a new run wrote are removed, and no others.
 
-    before: the names in the directory before the run, such as files of the user. earlier: the manifest of a resumed
-    run as text, which is restored byte for byte; None for a new run.
+    before: the names of the files in the directory before the run, such as files of the user. earlier: the manifest of
+    a resumed run as text, which is restored byte for byte; None for a new run.
     """
     if not run.writes:
         return

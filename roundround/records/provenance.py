@@ -92,9 +92,10 @@ def git(*args: str) -> bytes | None:
 
 
 def git_state() -> tuple[dict[str, Any] | None, bytes | None]:
-    """The commit, with whether the code has changed since, and the patch; None for each that does not exist.
+    """The state of the checkout, {"commit", "dirty"}, and the patch; None for each of the two that does not exist.
 
-    The patch contains the changes since the commit, and the new modules and yamls that git does not ignore.
+    "dirty" says whether the code has changed since the commit. The patch contains the changes since the commit, and the
+    new modules and yamls that git does not ignore.
     """
     top, commit = git("rev-parse", "--show-toplevel"), git("rev-parse", "HEAD")
     if top is None or commit is None or PACKAGE.parent != Path(os.fsdecode(top).strip()).resolve():
@@ -111,8 +112,8 @@ def git_state() -> tuple[dict[str, Any] | None, bytes | None]:
 def sources_of(target: str) -> dict[str, Path]:
     """The source files of a class and of the modules that it imports from the same folder, by path below that folder.
 
-    Imports of an installed package are followed only inside that package. Only the packages around the class are
-    imported to find the files.
+    For a class of an installed package, imports are followed only inside that package. The modules are read and not
+    imported; only the packages that contain the class are imported, to find its files.
     """
     module = target.rpartition(".")[0]
     top = module.partition(".")[0]
@@ -152,7 +153,7 @@ def root_of(top: str) -> Path | None:
 
 
 def installed(root: Path) -> bool:
-    """Whether packages are installed into this folder. If so, its other packages are no part of a user's class."""
+    """Whether packages are installed into this folder; if so, a class in one package has no sources in the others."""
     folders = {Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "platlib")}
     return root in folders or not {"site-packages", "dist-packages"}.isdisjoint(root.parts)
 
@@ -161,7 +162,7 @@ def installed(root: Path) -> bool:
 
 
 def keep_sources(config: dict[str, Any], directory: Path) -> dict[str, dict[str, str]]:
-    """Copy the sources of a config's foreign classes into a run directory; returns what the manifest records."""
+    """Copy the sources of the user's classes in a config into a run directory; returns the manifest's "variants"."""
     kept: dict[str, dict[str, str]] = {}
     for target in sorted(set(foreign_targets(config).values())):
         kept[target] = {}
@@ -177,7 +178,7 @@ def keep_sources(config: dict[str, Any], directory: Path) -> dict[str, dict[str,
 
 
 def changes(directory: Path, manifest: dict[str, Any], config: dict[str, Any]) -> list[str]:
-    """A line for each class in `config` (nodes of the run's config) whose code differs from the run's copy."""
+    """A line for each class whose code differs from the run's copy. config: the nodes of the run's config to check."""
     found, folder = [], directory / VARIANTS
     for target in sorted(set(foreign_targets(config).values())):
         now, kept = sources_of(target), manifest.get("variants", {}).get(target, {})
@@ -192,10 +193,10 @@ def changes(directory: Path, manifest: dict[str, Any], config: dict[str, Any]) -
 
 
 def taken_over(config: dict[str, Any], earlier: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
-    """The foreign classes in `config` that come from `earlier`, the config of the max-retrieval run that is evaluated.
+    """The user's classes in `config` that come from `earlier`, the config of the max-retrieval run that is evaluated.
 
-    The result is by node, as `changes` takes it. Classes that `overrides` choose now are left out, because the run has
-    no copy of them.
+    The result has an entry for each node of the config that names such a class; `changes` takes it in this form.
+    Classes that `overrides` choose now are left out, because the run has no copy of them.
     """
     before, given = foreign_targets(earlier), overridden(overrides)
     return {
@@ -214,7 +215,7 @@ def tell_changes(directory: Path, manifest: dict[str, Any], config: dict[str, An
 
 
 def differs(now: Path | None, copy: Path, kept_hash: str | None) -> bool:
-    """Whether the code of a file differs from the run's copy; a difference in comments alone does not count."""
+    """Whether the code of a file differs from the run's copy; differences in comments do not count."""
     if now is None or kept_hash is None:
         return True
     if sha256(now) == kept_hash:

@@ -4,13 +4,13 @@ run.json        the manifest, written at the start and rewritten at the end, alw
 metrics.jsonl   one line per logging step, flushed, whatever the logger
 results.json    the numbers that the run measured: a flat list of records
 
-These fields distinguish the records of different runs; they are the same in `results.json` of every verb:
+The records of every verb have these fields, which distinguish the records of different runs:
 
 verb             the verb that measured
 run              the directory of the run that trained the model; null for a pretrained model
 model, pe, softmax, data, seed   the model and the text
 texts            the package's texts, if a probe read these
-checkpoint       the checkpoint, if another run measures the model of a training run
+checkpoint       the checkpoint that the run measures, if the model is from another run
 pe.*, softmax.*  the numbers of the encoding and of the normaliser, such as pe.p
 source           "changed" if the code of a user's class differs from the run's copy (see provenance.py)
 
@@ -78,7 +78,7 @@ class Run:
                 self.loggers.remove(logger)
 
     def forget_after(self, step: int) -> None:
-        """Drop the metrics of later steps, which a resumed run computes again, and an incomplete last line."""
+        """Drop an incomplete last line and the metrics of all steps after `step`; a resumed run computes them again."""
         if not self.writes:
             return
         path = self.directory / METRICS
@@ -102,7 +102,7 @@ class Run:
 
 
 def named(numbers: Mapping[str, Any]) -> dict[str, Any]:
-    """The same values, except that a number that is not finite becomes a string such as "nan", for json has none."""
+    """The same values, but a number that is not finite becomes a string such as "nan": JSON has no such numbers."""
     return {
         name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in numbers.items()
@@ -154,7 +154,7 @@ class Invocation:
 
 
 def identity(directory: Path, manifest: dict[str, Any]) -> dict[str, Any]:
-    """The fields that every record of the run in `directory` gets. Lists become text, so that a table can group."""
+    """The fields that every record of the run in `directory` gets. Lists become text: tables can group by text."""
     trains = verb_named(manifest["verb"]).trains
     source: str | None = manifest.get("run") or (str(directory) if trains else None)
     fields = {"verb": manifest["verb"], "run": source}
@@ -187,12 +187,18 @@ def of_manifest(manifest: dict[str, Any]) -> dict[str, Any]:
 
 
 def source_is(source: Path, trained: dict[str, Any], kept: dict[str, Any]) -> dict[str, Any]:
-    """The field `source`, if the code of a class in `kept` (nodes of the run in `source`) differs from its copy."""
+    """The field `source`, if the code of a class in `kept` differs from the copy that the run in `source` made of it.
+
+    kept: the nodes of that run's config whose classes are used again.
+    """
     return {"source": "changed"} if changes(source, trained, kept) else {}
 
 
 def of_trained(manifest: dict[str, Any], source: Path) -> dict[str, Any]:
-    """The fields of a run that measures the model of the training run in `source`, perhaps with nodes replaced."""
+    """The fields of a run that measures the model of the training run in `source`.
+
+    If the measuring run has an encoding, normaliser or data of its own, they replace those of the training run.
+    """
     trained = read_manifest(source)
     own = manifest["config"]
     replaced = {name: own[name] for name in REPLACED if own.get(name) is not None}

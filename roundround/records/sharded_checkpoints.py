@@ -1,4 +1,4 @@
-"""Checkpoints of a model with sharded parameters: each process reads and writes its own share; it writes in a thread.
+"""Checkpoints of a model with sharded parameters. Each process reads its own share, and writes it in a thread.
 
 step-00000200/  shard-00001-model-00001-of-00002.safetensors   the first process's rows of the weights
                 shard-00001-model-00002-of-00002.safetensors   the first process's rows of the optimizer's tensors
@@ -40,7 +40,9 @@ class Writer(HuggingFaceStorageWriter):
     """torch's writer, which also hashes each file in the process that wrote it; `commit` completes the checkpoint."""
 
     def __init__(self, folder: Path, files: dict[str, int], commit: Callable[[dict[str, str]], None]) -> None:
-        """files: by name of a tensor, the number of its file. commit: a function that gets all hashes, by file name."""
+        """files: the number of each tensor's file, by the tensor's name. commit: a function that gets the hashes of all
+        files, by file name.
+        """
         super().__init__(str(folder), fqn_to_index_mapping=files, save_distributed=True)
         self.folder, self.commit = folder, commit
 
@@ -77,7 +79,7 @@ class ShardedSaver:
     ) -> None:
         """Copy each process's share of a step and start to write it. All processes call it.
 
-        Raises the error of the previous checkpoint, if it failed: OSError if the disk was full.
+        If the previous checkpoint could not be written, raises its error: OSError if the disk was full.
         """
         self.wait()
         tensors = split_optimizer(optimizer)

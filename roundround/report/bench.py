@@ -45,7 +45,8 @@ MARKS = {BETTER: "+", WORSE: "-"}
 class Standings:
     """The variants to show, compared with a baseline.
 
-    found: all variants that have values; they show how much differences vary. chosen: the variants to show.
+    found: all variants that have values; all of them serve to estimate how much differences vary between seeds. chosen:
+    the variants to show.
     """
 
     set: StandardSet
@@ -106,7 +107,7 @@ class Standings:
         return found
 
     def sentences(self) -> list[str]:
-        """A sentence for each variant except the baseline; none if there are more than FEW."""
+        """A sentence for each variant except the baseline; no sentences if there are more than FEW such variants."""
         others = self.rows[1 : FEW + 1] if len(self.rows) <= FEW + 1 else []
         return [sentence(s.name, self.baseline.name, some) for s, some in others]
 

@@ -3,19 +3,23 @@
 `results.json` is a flat list with a record for each metric, each setting, and each combination of length, ...:
 
     metric        the name of the number, such as perplexity
-    verb          the verb that measured it: train, eval, probe, max-retrieval; null if it was read from a csv file
+    verb          the verb that measured it: train, eval, probe, max-retrieval; null if read from a csv file
     length, ...   the place: the fields that locate the measurement, such as context length, n, task, layer, head
-    settings      {"pe": "rope", "softmax": "softmax"}: the values of the settings that vary; null for a missing one
-    mean, low, high, n_seeds    the mean, the ends of its 95 % t interval (null for one seed), the number of seeds
+    settings      {"pe": "rope", "softmax": "softmax"}: the values of the settings that vary; null if the run lacks one
+    mean, low, high, n_seeds    the mean over the seeds, the ends of the mean's 95 % t interval (null for one seed), the
+                                number of seeds
     seeds, values               the seeds in order, and the measured value of each seed
     baseline                    the settings of the baseline; null if there is no baseline, or if this record has
                                 these settings itself
-    n_pairs                     the number of seeds that both settings have; differences are paired by seed
+    n_pairs                     the number of seeds that these settings and the baseline have in common; differences
+                                are paired by seed
     difference, difference_low, difference_high    mean of (this - baseline) over these seeds, and its 95 % t interval
     p, p_holm                   p of the paired t-test, and p after Holm's correction over all settings that are
-                                compared with a baseline at this metric and place, even if they have no p (one seed)
-    p_is_bound                  true if both are upper bounds, because the difference is the same in every seed and not
-                                0; p is then that of a sign test, 2^(1 - n_pairs). If all differences are 0, p is 1
+                                compared with a baseline at this metric and place; settings with one seed count too,
+                                although they have no p
+    p_is_bound                  true if p and p_holm are upper bounds, because the difference is the same in every seed
+                                and not 0; p is then the p of a sign test, 2^(1 - n_pairs). If all differences are 0,
+                                p is 1
     value                       the mean again, because every record of a results.json has a value
     tokens_per_second           speed of training, the mean over the seeds; null if not known
     peak_resident_bytes, peak_device_bytes    the peak memory of training, the largest over the seeds; null if not
@@ -27,7 +31,7 @@ Every record has all of these fields; a number that does not exist is null. `com
     baseline   ["pe=rope"]: the baseline that was given or chosen; [] if there is none
     remarks    warnings for the reader: few seeds, differences that make runs incomparable, missing runs
     skipped    [{"run": DIR, "why": "failed: ..."}]: runs that were named and are not in the numbers
-    groups     [{"verb", "settings", "seeds", "runs"}]: the directories (or the file) behind each setting
+    groups     [{"verb", "settings", "seeds", "runs"}]: the run directories of each setting, or the csv file
     of_tasks   true if lengths are sizes of a task, counted as in its paper; false if they are tokens
     train_lengths  [512, 512]: the shortest and longest length in training if all models share them, else null
     curves     [{"settings", "metric", "tokens", "mean", "low", "high", "n_seeds"}]: training curves, thinned
@@ -120,7 +124,7 @@ def summary(found: Comparison, curves: Sequence[dict[str, Any]]) -> dict[str, An
 
 
 def by_metric(records: Iterable[Record]) -> dict[str, list[Record]]:
-    """{title of a table: the records of one metric of one verb}."""
+    """The records of each metric of each verb, by the title of their table."""
     found: dict[str, list[Record]] = {}
     for record in records:
         verb, metric = record.get("verb"), record["metric"]
@@ -131,8 +135,9 @@ def by_metric(records: Iterable[Record]) -> dict[str, list[Record]]:
 def sheets(records: Sequence[Record], most_rows: int = MOST_ROWS) -> tuple[list[Table], list[str]]:
     """The tables for people, with at most `most_rows` rows; the names of metrics that are wholly or partly left out.
 
-    If a verb measures quality, its other metrics are left out; so are metrics with the same value everywhere, and
-    records by layer, head or position. A metric that has only such detailed records is shown as far as there is room.
+    The tables leave out the other metrics of a verb that measures quality, metrics with the same value everywhere, and
+    records of single layers, heads or positions. If a metric has only records of single layers, heads or positions, the
+    first of these records are shown, as many as there is room for.
     """
     judged = {record.get("verb") for record in records if direction(record["metric"])}
     metrics = by_metric(records)
@@ -242,7 +247,7 @@ def draw(records: Sequence[Record], about: Mapping[str, Any], folder: Path, styl
 
 
 def picture_of(drawing: Drawing, sizes: Sizes) -> Any:
-    """The drawing as a figure, with as many panels and lines as can be read in one."""
+    """The drawing as a figure. Panels and lines beyond the number that can be read in one figure are left out."""
     panels, n_more = cut(drawing.panels)
     note = f"{n_more:,} more settings are not drawn." if n_more else drawing.note
     alike = all(isinstance(panel, Panel) for panel in panels)
@@ -250,7 +255,7 @@ def picture_of(drawing: Drawing, sizes: Sizes) -> Any:
 
 
 def cut(panels: Sequence[Panel | HeatMap]) -> tuple[list[Panel | HeatMap], int]:
-    """As many panels and lines as can be read in one file, and the number of lines that are left out."""
+    """The first panels and lines, as many as can be read in one figure, and the number of lines that are left out."""
     found = list(panels[: PANELS if len(panels) <= PANELS else FEW_PANELS])
     n_lines = sum(len(panel.curves) for panel in panels if isinstance(panel, Panel))
     for n, panel in enumerate(found):
@@ -261,7 +266,9 @@ def cut(panels: Sequence[Panel | HeatMap]) -> tuple[list[Panel | HeatMap], int]:
 
 
 def drawings(records: Sequence[Record], about: Mapping[str, Any]) -> list[Drawing]:
-    """Quality against context length, its differences from the baseline, two settings crossed, and training curves."""
+    """All drawings: quality against context length, quality's differences from the baseline, two settings crossed, and
+    training curves.
+    """
     found: list[Drawing] = []
     for title, rows in (telling(records) or telling(records, judged=False)).items():
         name = re.sub(r"[^\w.-]+", "_", title.replace(": ", "_"))
@@ -274,10 +281,11 @@ def drawings(records: Sequence[Record], about: Mapping[str, Any]) -> list[Drawin
 
 
 def telling(records: Sequence[Record], *, judged: bool = True) -> dict[str, list[Record]]:
-    """{title: records} for each verb's first metric of quality; for a csv file, for every metric of quality.
+    """The records to draw, by title: each verb's first metric of quality, or every such metric of a csv file.
 
-    judged: whether the metrics are those of quality; False for all other metrics, such as a wavelength. If models were
-    also evaluated, the metrics of training are left out, because the training curves show the held-out loss.
+    judged: whether to choose metrics of quality; if False, metrics such as a wavelength, which do not measure quality,
+    take their place. If models were also evaluated, the metrics of training are left out, because the training curves
+    show the held-out loss.
     """
     chosen: dict[str, list[Record]] = {}
     evaluated = any(record.get("verb") == "eval" for record in records)
@@ -300,7 +308,7 @@ def by_length(
 ) -> list[Drawing]:
     """The drawing of a metric, or of its differences from the baseline, against context length, distance or items.
 
-    Empty unless the metric was measured at several lengths, distances or numbers of items.
+    The list is empty unless the metric was measured at several lengths, distances or numbers of items.
     """
     key = next((key for key in AXES if len({number(row.get(key)) for row in rows} - {None}) > 1), None)
     fields = ("difference", "difference_low", "difference_high") if differences else ("mean", "low", "high")
@@ -345,9 +353,11 @@ def by_length(
 def panels_of(
     curves: Sequence[tuple[dict[str, Any], Curve]], title: str, labels: tuple[str, str], **options: Any
 ) -> list[Panel]:
-    """One panel; if it would be crowded, a panel for each combination of values of all settings except the first.
+    """One panel with all curves, or several panels if one would be crowded.
 
-    A curve that has a name is drawn in every panel. Curves with the same settings look the same in all panels.
+    In the second case, each combination of values of all settings except the first gets a panel. Curves that already
+    have a name, such as the baseline, are drawn in every panel. A value of the first setting looks the same in all
+    panels.
     """
     common = [curve for _, curve in curves if curve.name]
     own = [(settings, curve) for settings, curve in curves if not curve.name]
@@ -382,7 +392,10 @@ def training_curves(about: Mapping[str, Any]) -> list[Drawing]:
 
 
 def matrices(rows: Sequence[Record], title: str, name: str) -> list[Drawing]:
-    """Matrices of the first setting that varies (rows) against the others (columns), one for each of a few places."""
+    """Matrices with a row for each value of the first setting, and a column for each combination of the others' values.
+
+    There is one matrix for each place of the measurement, such as a length, but at most PANELS matrices.
+    """
     keys = list(rows[0]["settings"])
     down = sorted({row["settings"][keys[0]] for row in rows}, key=order)[:CELLS] if keys else []
     across = list(dict.fromkeys(tuple(row["settings"].get(key) for key in keys[1:]) for row in rows))[:CELLS]
@@ -420,7 +433,8 @@ def star_of(row: Record) -> str:
 def darkness(cells: Sequence[Sequence[Record | None]], metric: str) -> NDArray[np.float64]:
     """The darkness of each cell, from 0 to 1: a better number is darker; a cell without a number has NaN.
 
-    A share is its own darkness (1 - share if less is better), so that panels can be compared.
+    If the metric is a share, the share itself is the darkness (1 - share if less is better), so that panels can be
+    compared.
     """
     means = np.array([numbers(None if row is None else number(row["mean"]) for row in line) for line in cells])
     if np.isnan(means).all():
@@ -436,7 +450,7 @@ def darkness(cells: Sequence[Sequence[Record | None]], metric: str) -> NDArray[n
 
 
 def view(files: RunFiles, records: list[Record]) -> View:
-    """The page: findings first, then remarks, which say what the numbers do not support."""
+    """The page: first the findings, then the remarks, which say which conclusions the numbers do not support."""
     about = files.json("comparison.json") or {}
     files.remarks += about.get("remarks", [])
     sections = sections_of(records, about, files.remarks)

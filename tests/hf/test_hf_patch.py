@@ -238,7 +238,7 @@ def test_an_encoding_of_ones_own_that_does_more_than_rotate_is_refused(kind: typ
         tied_embeddings=True, geglu=False, scaled_embeddings=False, norm_eps=1e-6, initializer_range=0.02,
         kinds=[LayerKind(make_encoding=lambda shape: kind(shape, theta=1e4), make_softmax=Softmax)],
     )  # fmt: skip
-    with pytest.raises(UserError, match=rf"has no RoPE \({kind.__name__}\) that only rotates at fixed frequencies"):
+    with pytest.raises(UserError, match=f"positions with {kind.__name__}; a probe needs RoPE that only rotates"):
         ProbedDecoder("own", decoder, None, 0)
 
 

@@ -1,4 +1,4 @@
-"""The texts that are part of the package: texts for a probe that is given no others, and the prompts of a probe.
+"""The texts that are part of the package: the texts that a probe reads if the user gives none, and a probe's prompts.
 
 Tested by tests/probing/test_probe.py.
 """

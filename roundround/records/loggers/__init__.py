@@ -1,1 +1,1 @@
-"""Metric loggers: one file each, by the hooks of `base.Logger`."""
+"""Metric loggers, which implement the hooks of `base.Logger`."""

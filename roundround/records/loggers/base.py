@@ -33,8 +33,9 @@ SECONDS_TO_REACH = 15  # the time limit for reaching W&B's server at the start o
 class Logger:
     """Base of the loggers; every hook does nothing unless a subclass defines it.
 
-    The order of the calls: `start`, then (when training) `forget_after`, then `log` many times. When the run has ended,
-    successfully or not: `results`, `figures` and `checkpoint`, each if the run has left such files, and `finish`.
+    A run calls `start` first. A training run then calls `forget_after`, and `log` many times. When the run has ended,
+    successfully or not, it calls `results`, `figures` and `checkpoint`, as far as it has left such files, and last
+    `finish`.
     """
 
     log_checkpoint: str | None = None  # the checkpoint that the logger gets: best, last, or None for no checkpoint
@@ -50,19 +51,19 @@ class Logger:
         """Log one line of metrics."""
 
     def forget_after(self, step: int) -> None:
-        """Drop the metrics of later steps; training starts after this step, so a resumed run logs them again."""
+        """Drop the metrics of all steps after `step`: training starts or resumes there, and logs those steps again."""
 
     def results(self, records: Sequence[Mapping[str, Any]]) -> None:
         """Log the records of results.json, in which a number that is not finite is a string such as "nan"."""
 
     def figures(self, pictures: Mapping[str, Path]) -> None:
-        """Log the run's figures. pictures: the PNG file of each, by name."""
+        """Log the run's figures. pictures: the PNG file of each figure, by the figure's name."""
 
     def checkpoint(self, folder: Path, also: Sequence[Path]) -> None:
         """Log the checkpoint that `log_checkpoint` names. also: further files of the run that are needed to load it."""
 
     def finish(self, manifest: dict[str, Any], exit_code: int) -> None:
-        """Finish, because the run has ended; the manifest's status says how. exit_code: that of the process."""
+        """Finish. manifest: the final manifest, whose status says how the run ended. exit_code: the process's code."""
 
 
 @final
@@ -96,10 +97,11 @@ class CSV(Logger):
 
 @final
 class TensorBoard(Logger):
-    """TensorBoard: event files in the run directory; `tensorboard --logdir outputs` shows all runs.
+    """Logs to TensorBoard: event files in the run directory; `tensorboard --logdir outputs` shows all runs.
 
-    It gets the config as text, the metrics as scalars, the figures as images, the config and the headline numbers for
-    the tab HPARAMS, and how the run ended. Its folder is created with the first line of metrics.
+    TensorBoard gets the config as text, the metrics as scalars, the figures as images, the config and the headline
+    numbers for the tab HPARAMS, and the status with which the run ended. The logger creates its folder with the first
+    line of metrics.
     """
 
     def __init__(self) -> None:
@@ -113,7 +115,7 @@ class TensorBoard(Logger):
         self.folder, self.config = directory / "tensorboard", manifest["config"]
 
     def events(self) -> Any:
-        """The writer. It is made only when needed, so that a refused run leaves no files."""
+        """The writer of event files, created at the first use, so that a refused run leaves no files."""
         if self.writer is None:
             from torch.utils.tensorboard import SummaryWriter
 
@@ -155,10 +157,11 @@ class TensorBoard(Logger):
 
 @final
 class WandB(Logger):
-    """Weights & Biases, online or offline in the run directory (`mode_of`); it never prompts.
+    """Logs to Weights & Biases, online, or offline into the run directory (`mode_of`); the user is never prompted.
 
-    It gets the config, the metrics, the results as a table, the figures as images, how the run ended, and, with
-    `log_checkpoint`, a checkpoint as an artifact. The jobs of a sweep are a group; a resumed run continues its W&B run.
+    W&B gets the config, the metrics, the results as a table, the figures as images, and the status with which the run
+    ended. If `log_checkpoint` is given, W&B also gets a checkpoint as an artifact. The jobs of a sweep are a group of
+    W&B; a resumed run continues its W&B run.
     """
 
     def __init__(
@@ -179,7 +182,8 @@ class WandB(Logger):
         verb = manifest["verb"]
         if self.log_checkpoint and (not verb_named(verb).trains or manifest.get("run") is not None):
             raise UserError(
-                "logger.log_checkpoint uploads the checkpoints of a training run, and this run makes none; leave it out"
+                "logger.log_checkpoint uploads a checkpoint of a training run, and this run writes no checkpoints; "
+                "leave out logger.log_checkpoint"
             )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # wandb's own deprecations
@@ -214,7 +218,7 @@ class WandB(Logger):
         return {"id": self.run.id, "mode": mode, "url": url}
 
     def begin(self, mode: str, options: dict[str, Any]) -> Any:
-        """Start and return wandb's run; it is offline if the server cannot be reached."""
+        """Start and return wandb's run; the run is offline if the server cannot be reached."""
         settings = self.wandb.Settings(console="off", silent=True, init_timeout=SECONDS_TO_REACH)
         try:
             return self.wandb.init(mode=mode, settings=settings, **options)
@@ -247,7 +251,7 @@ class WandB(Logger):
 
 
 def columns_of(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """The names in the order in which they first occur."""
+    """The names of all columns, in the order in which they first occur in the rows."""
     return list(dict.fromkeys(name for row in rows for name in row))
 
 
@@ -261,10 +265,10 @@ def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def mode_of(manifest: Mapping[str, Any], login: bool) -> str:
-    """The mode for wandb: the value of WANDB_MODE, if it is set.
+    """The mode in which wandb logs: the value of the environment variable WANDB_MODE, if it is set.
 
-    Otherwise it is online if there is a login and, in addition, the run is a training or its command names the logger;
-    else offline.
+    Otherwise the mode is online under two conditions: there is a login, and either the run trains a model or the
+    command of the run names the logger. In all other cases the mode is offline.
     """
     typed = any(word.startswith(("logger=", "+logger@logger.")) for word in manifest["overrides"])
     wanted = login and (typed or verb_named(manifest["verb"]).trains)
@@ -272,7 +276,7 @@ def mode_of(manifest: Mapping[str, Any], login: bool) -> str:
 
 
 def has_login(address: str) -> bool:
-    """Whether there is an API key for the server at this address, in wandb's variable or in a netrc file."""
+    """Whether WANDB_API_KEY is set, or a netrc file has an entry for the server at this address."""
     import requests  # a dependency of wandb
 
     return bool(os.environ.get("WANDB_API_KEY") or requests.utils.get_netrc_auth(address))

@@ -175,7 +175,7 @@ def finish(figure: Any, sizes: Sizes, title: str, note: str = "", handles: Mappi
 
 
 def add_legend(figure: Any, sizes: Sizes, handles: Mapping[str, Any]) -> Any:
-    """A legend below all panels, in as many columns as its names leave room for."""
+    """Add a legend below all panels, in as many columns as fit into the width of the figure."""
     width = figure.get_size_inches()[0]
     names = [textwrap.fill(name, sizes.letters(width, sizes.small) - 6) for name in handles]
     for n_rows in range(1, len(names) + 1):
@@ -193,7 +193,7 @@ def add_legend(figure: Any, sizes: Sizes, handles: Mapping[str, Any]) -> Any:
 
 
 def number_columns(axis: Any, n: int, label: str) -> None:
-    """Whole numbers along the horizontal axis of a picture with n columns."""
+    """Write whole numbers along the horizontal axis of a picture with n columns."""
     axis.set(xticks=range(0, n, 1 + n // 17), xlabel=label)
 
 
@@ -291,7 +291,10 @@ def look_of(curve: Curve, place: int) -> dict[str, Any]:
 
 
 def draw_curves(axis: Any, panel: Panel, ends: tuple[float, float]) -> None:
-    """Draw bands and lines, whose SVG ids contain the number of their curve, and marks behind them."""
+    """Draw the bands and lines of the curves, and the panel's marks behind them.
+
+    The SVG id of a band or line contains the number of its curve.
+    """
     seen = [(place, curve, panel.visible(curve)) for place, curve in enumerate(panel.curves)]
     seen = [(place, curve, visible) for place, curve, visible in seen if np.isfinite(visible[1]).any()]
     at = [*panel.x_ticks, *(mark.low for mark in panel.marks if mark.axis == "x" and mark.low == mark.high)]
@@ -405,7 +408,7 @@ def slanted(names: Sequence[str]) -> bool:
 
 
 def draw_cells(axis: Any, panel: HeatMap) -> None:
-    """Draw cells from light to dark: shaded in the page's blue if they have texts, otherwise with a colour bar."""
+    """Draw cells from light to dark. Cells with texts are in the page's blue; cells without texts have a colour bar."""
     from matplotlib import rcParams
     from matplotlib.patches import Rectangle
 
