@@ -69,9 +69,9 @@ def decoder_of_config(config: Any, n_vocab: int, *, shard_layer: Callable[[Block
 
 
 def check_buildable(config: Any, n_vocab: int = 2) -> int:
-    """The number of parameters of the decoder that a training run's config describes, counted without its memory.
+    """The number of parameters of the decoder that a training run's config describes; allocates no memory for them.
 
-    Raises UserError if its nodes do not fit each other, so that the error comes before the data are prepared.
+    Raises UserError if nodes of the config do not fit each other. So the error comes before the data are prepared.
     """
     return count_parameters(lambda: decoder_of_config(config, n_vocab))
 
@@ -91,13 +91,14 @@ def planned(make: Callable[[], M]) -> M:
 
 
 class TrainedRun:
-    """A training run: its directory, its manifest, and its config, in which the given nodes replace the run's own.
+    """A training run: its directory, its manifest and its config.
 
-    A given `pe` whose theta is null takes the base of the run. `pattern` replaces parts of the run's kinds of layers,
-    or the whole pattern of the run if `whole_pattern` is true.
-    If the source of a class from outside the package differs from the run's copy, a line on standard error names it.
-    Raises UserError if the run is of another verb, if it stopped before its model was built, if no layer reads a given
-    part, or, without `trust`, if its config names a class from outside the package.
+    In the config, the arguments `pe`, `softmax` and `data` replace the run's own nodes. If the `theta` of the new `pe`
+    is null, it becomes the run's `pe.theta`. `pattern` replaces parts of the run's kinds of layers, or the run's whole
+    pattern if `whole_pattern` is true.
+    A class from outside the package is named on standard error if its source differs from the run's copy.
+    Raises UserError if the run's verb is not train, if the run stopped before its model was built, if no layer reads
+    one of the new parts, or if the config names a class from outside the package and `trust` is false.
     """
 
     def __init__(
@@ -135,7 +136,7 @@ class TrainedRun:
     def decoder(self, checkpoint: str) -> Decoder:
         """The decoder with a checkpoint's weights (best, last, step-00000100), in evaluation mode.
 
-        Raises UserError if the checkpoint does not fit the decoder, such as when a replaced part has other parameters.
+        Raises UserError if the checkpoint does not fit the decoder, for example because a new `pe` has more parameters.
         """
         folder = checkpoints.find(self.directory, checkpoint)
         weights, own = checkpoints.load_weights(folder), self.config
@@ -148,7 +149,9 @@ class TrainedRun:
             needed, there = ({name for name in names if mark in name} for names in (plan.state_dict(), weights))
             if needed != there and (needed or part in ("qk_norm", "gate")):
                 names = ", ".join(sorted(needed ^ there))
-                raise UserError(f"{part} has parameters that the checkpoint lacks, or lacks some that it has: {names}")
+                raise UserError(
+                    f"{part} has parameters that the checkpoint lacks, or lacks parameters of the checkpoint: {names}"
+                )
             if not needed:
                 weights = {name: value for name, value in weights.items() if mark not in name}
         checkpoints.check_weights(plan, weights, folder)
@@ -163,7 +166,7 @@ class TrainedRun:
         return replace(saved, first=BOS if own else None, documents_apart=self.separate_documents)
 
     def choices_with(self, given: dict[str, str]) -> dict[str, Any]:
-        """The options that results name: the run's own, except those that the command replaced."""
+        """The option of each config group, for the results: the run's own option, or the one that the command gave."""
         own = ("pe", "softmax", "data", "pattern")
         replaced = {group: choice for group, choice in given.items() if group in own or "@pattern." in group}
         return {**self.manifest.get("choices", {}), **replaced}
@@ -181,7 +184,8 @@ class TrainedRun:
         """The task that the run learnt, or the task that `data` gives instead; None for text.
 
         Raises UserError if `data` gives text to a run that learnt a task, a task to a run that learnt text, or a task
-        with other symbols. A run that learnt text can be given a `TextTask`, which has no symbols of its own.
+        whose symbols are not those of the run's task. A run that learnt text supports a `TextTask`, which has no
+        symbols of its own.
         """
         source = build(self.config.data, Source)  # type: ignore[type-abstract]
         if isinstance(source, TextTask) and self.manifest["config"]["tokenizer"] is not None:
@@ -197,9 +201,10 @@ class TrainedRun:
         return source
 
     def held_out_text(self) -> TokenData:
-        """The held-out text of the corpus in the run's tokens. All documents of the corpus may be held out.
+        """The held-out text of the corpus in the run's tokens. It works even if every document is held out.
 
-        It comes from the cache if the run's tokens are still there; otherwise the run's saved tokenizer makes it.
+        The text comes from the cache if the run's tokens are still there; otherwise the run's saved tokenizer
+        tokenises it.
         """
         corpus, recorded = build(self.config.data, Corpus), self.manifest["data"]  # type: ignore[type-abstract]
         began_elsewhere = self.config.get("init") is not None  # its tokenizer's folder need not be there any more
@@ -214,12 +219,12 @@ class TrainedRun:
 
 
 def first_of(vocabulary: Vocabulary) -> int | None:
-    """The token put before a text that the model reads; None if it was trained on separate documents, without one."""
+    """The token put before a text that the model reads; None if documents were separate in the model's training."""
     return None if vocabulary.documents_apart else vocabulary.first_token
 
 
 def text_for(vocabulary: Vocabulary, corpus: Corpus) -> TokenData:
-    """The held-out text of a corpus in the tokens of a pretrained model. All documents may be held out."""
+    """The held-out text of a corpus in a pretrained model's tokens. It works even if every document is held out."""
     return prepare(corpus, AlreadyOpen(vocabulary), default_cache_dir(), needs=["held_out"])
 
 
@@ -229,9 +234,10 @@ def saved_tokenizer(directory: Path, manifest: dict[str, Any]) -> AlreadyOpen:
 
 
 def give_default_data(cfg: DictConfig, otherwise: str | None) -> dict[str, str]:
-    """If a config has no `data`, set it to the `default_data` of its pretrained model; returns the choice, if any.
+    """If a config has no `data`, set `data` to the `default_data` of the config's pretrained model.
 
-    otherwise: the option of `data=` for a model without `default_data`; None leaves the config as it is.
+    otherwise: the option of `data=` for a model without `default_data`; if None, such a config is not changed. Returns
+    {"data": the option}, or {} if nothing was changed.
     """
     node = OmegaConf.select(cfg, "model")  # a group that is null has no key
     name = None if node is None else OmegaConf.select(node, "default_data") or otherwise
@@ -254,7 +260,10 @@ def refuse_other_kinds(model: DictConfig) -> None:
 def opened_pretrained(
     model: DictConfig, pe: DictConfig | None, softmax: DictConfig | None, device: torch.device
 ) -> Iterator[ProbedHuggingFaceModel]:
-    """The model of a node of kind `pretrained`, patched within the block. Raises UserError if the kind is another."""
+    """The model of a node of kind `pretrained`; inside the block its attention uses the given `pe` and `softmax`.
+
+    Raises UserError if the node is of another kind.
+    """
     refuse_other_kinds(model)
     from roundround.hf.load import Pretrained, ProbedHuggingFaceModel
     from roundround.hf.patching.patch import Patch

@@ -1,4 +1,4 @@
-"""How the node `pattern` becomes the kinds of a decoder's layers, and a line of text about each kind."""
+"""Turns the node `pattern` into the kinds of a decoder's layers, and describes each kind in a line of text."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class KindConfig:
 
 
 def parts_of(config: Any) -> dict[str, DictConfig | None]:
-    """The nodes in PARTS of a run's config, typed or not; None for a part that the config lacks."""
+    """The nodes of a run's config for the parts that PARTS names; None for a part that the config lacks."""
     return {name: getattr(config, name, None) for name in PARTS}
 
 
@@ -123,8 +123,8 @@ def unread_keys(
 ) -> list[str]:
     """The keys of a config that no layer reads.
 
-    They are each part that every kind of the pattern sets for itself, and the `theta` of a kind whose encoding has
-    another `theta`.
+    There are two cases: a part that every kind of the pattern sets for itself, and the `theta` of a kind if the kind's
+    encoding has a different `theta`.
     typed: the keys of the command line. chosen: the option of `pattern=`. Raises UserError if the command line gives a
     key that no layer reads.
     """
@@ -136,7 +136,9 @@ def unread_keys(
         own = encoding.get("theta") if encoding else None
         if own is not None and kind.theta is not None and own != kind.theta:
             if f"pattern.{name}.theta" in typed:
-                raise UserError(f"pattern.{name}.theta={kind.theta:g}, but its encoding has theta={own:g}; give one")
+                raise UserError(
+                    f"pattern.{name}.theta={kind.theta:g}, but its encoding has theta={own:g}; give only one theta"
+                )
             unread.append(f"pattern.{name}.theta")
     for part in FAMILIES:
         why = why_unread(part, kinds, f"pattern={chosen}")
@@ -148,22 +150,24 @@ def unread_keys(
 
 
 def replaced_in_pattern(own: DictConfig | None, given: DictConfig) -> DictConfig:
-    """A run's pattern in which the parts in `given` replace those of its kinds of layers.
+    """The run's pattern `own`, in which the parts that `given` sets for a kind of layer replace the kind's own parts.
 
-    Raises UserError if a part cannot be replaced after training, or if the run has no such kind.
+    Raises UserError if a part cannot be replaced after training, or if `given` names a kind that the run lacks.
     """
     if not own:
-        raise UserError("the run has no pattern, its layers are alike; give pe= and softmax=, or a whole pattern=")
+        raise UserError(
+            "the run has no pattern, because all its layers are alike; give pe= and softmax=, or a whole pattern="
+        )
     kinds = kinds_by_name(own)
     merged = copy.deepcopy(own)
     for kind in map(str, given):
         if kind not in kinds:
-            raise UserError(f"pattern.{kind}: the run has no such kind of layer to replace{nearest(kind, kinds)}")
+            raise UserError(f"pattern.{kind}: the run has no such kind of layer{nearest(kind, kinds)}")
         for part, value in given[kind].items():
             place = f"pattern.{kind}.{part}"
             if part not in REPLACEABLE:
-                why = "what the run was trained with" if part in KINDS_PARTS else "no part of a kind of layer"
-                raise UserError(f"{place} is {why}; {', '.join(REPLACEABLE)} and pe.theta can be replaced")
+                why = "fixed by the training of the run" if part in KINDS_PARTS else "no part of a kind of layer"
+                raise UserError(f"{place} is {why}; only {', '.join(REPLACEABLE)} and pe.theta can be replaced")
             refuse_name(place, part, value)
             if isinstance(value, DictConfig) and "_target_" not in value:  # new values for the run's class
                 value = OmegaConf.merge(merged[kind][part] or {}, value)

@@ -97,8 +97,8 @@ class LlamaWeights(Weights):
 class WeightsOfRun(Weights):
     """The weights of a finished run's best checkpoint.
 
-    The new run may have another encoding or normaliser, whose parameters then start afresh. DroPE (arXiv:2512.12167)
-    changes the encoding to NoPE in this way.
+    If the new run has a different encoding or normaliser, the parameters of this part start afresh. DroPE
+    (arXiv:2512.12167) changes the encoding to NoPE in this way.
     """
 
     def __init__(self, directory: Path, *, trust: bool) -> None:
@@ -108,7 +108,7 @@ class WeightsOfRun(Weights):
         self.tokenizer = saved_tokenizer(directory, self.trained.manifest)
 
     def own_weights(self, decoder: Decoder) -> dict[str, Tensor]:
-        """The run's weights for the decoder, without parameters of encodings and normalisers of another class.
+        """The run's weights for the decoder, without parameters of encodings and normalisers whose class has changed.
 
         Raises UserError if a weight is missing or has another shape.
         """
@@ -132,9 +132,10 @@ class WeightsOfRun(Weights):
 
 
 def same_part(name: str, decoder: Decoder, before: Decoder) -> str | None:
-    """The name that a parameter of an encoding or normaliser has in `before`; None if the class is another there.
+    """The name in the decoder `before` of a parameter of an encoding or normaliser, which `decoder` calls `name`.
 
-    A new encoding for one kind of layer can change the numbers of all encodings, so an encoding is found by its layer.
+    None if the two decoders have encodings or normalisers of different classes there. A new encoding for one kind of
+    layer can change the numbers of all encodings, so an encoding is found by a layer that uses it.
     """
     room, number, own = name.split(".", 2)
     if room != "encodings":
@@ -149,7 +150,7 @@ def same_part(name: str, decoder: Decoder, before: Decoder) -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """What is decided about a training run beside its typed config, before its data are read.
+    """The decisions about a training run that are made before its data are read and are not in its typed config.
 
     choices: the option of each config group, as the run reports it. config: the config that the run records. weights:
     the weights that the run begins with. make_decoder: the function that builds the model of the config. task: the task
@@ -218,7 +219,10 @@ def starting_point(cfg: DictConfig, invocation: Invocation) -> tuple[TrainConfig
 
 
 def llama_weights(cfg: DictConfig, overrides: list[str], choices: dict[str, Any]) -> tuple[Weights, dict[str, Any]]:
-    """Put the nodes of a Llama-type checkpoint into `cfg`; returns its weights, and the choices with its names."""
+    """Put the nodes of a Llama-type checkpoint into `cfg`.
+
+    Returns the checkpoint's weights, and `choices` with the names of the checkpoint's nodes.
+    """
     from roundround.hf.checkpoint import read_checkpoint, target  # transformers takes seconds to import
 
     checkpoint = read_checkpoint(cfg.init)
@@ -234,7 +238,10 @@ def llama_weights(cfg: DictConfig, overrides: list[str], choices: dict[str, Any]
 
 
 def weights_of_run(cfg: DictConfig, invocation: Invocation, choices: dict[str, Any]) -> tuple[Weights, dict[str, Any]]:
-    """Put the nodes of a finished run into `cfg`; returns its weights, and the choices with its names."""
+    """Put the nodes of a finished run into `cfg`.
+
+    Returns the run's weights, and `choices` with the names of the run's nodes.
+    """
     overrides, name = invocation.overrides, str(cfg.init).removeprefix(RUN)
     directory = find_run(name, cfg.outputs, "train", done=True, sweep=invocation.sweep)
     weights = WeightsOfRun(directory, trust=cfg.trust)
@@ -257,7 +264,9 @@ def decide_by_data(cfg: DictConfig, overrides: list[str], choices: dict[str, Any
     """
     keys, kind = overridden(overrides), target_class(cfg.data, Source)
     if issubclass(kind, MinimalPairs):
-        raise UserError("data= is minimal pairs, which eval asks of a trained model; give text or a task to learn")
+        raise UserError(
+            "data= is minimal pairs, which only eval uses, on a trained model; give text or a task to learn"
+        )
     nodes = [cfg.data, *(cfg.data.sources.values() if "sources" in cfg.data else [])]  # every source of a mixture
     brings_one = any(issubclass(target_class(node, Source), Prepared) for node in nodes)
     if brings_one and cfg.init is None and not any(key.partition(".")[0] == "tokenizer" for key in keys):
@@ -272,7 +281,7 @@ def decide_by_data(cfg: DictConfig, overrides: list[str], choices: dict[str, Any
         if given is not None and (not is_text or name == "validation_tokens"):
             raise UserError(f"{given}= is for text; leave it out: {reason}")
     if not is_text and cfg.init is not None:
-        raise UserError("init= brings a tokenizer, and this task has its own vocabulary; leave one of them out")
+        raise UserError("init= brings a tokenizer, but this task has its own vocabulary; leave out init= or data=")
     if not is_text:
         cfg.tokenizer = choices["tokenizer"] = None
     if "model.train_length" not in keys:
@@ -295,10 +304,10 @@ def take_over(
     brought: Mapping[str, Any],
     names: Mapping[str, str | None],
 ) -> dict[str, Any]:
-    """Put the nodes that a checkpoint brings into the config; returns the choices with their names.
+    """Put the nodes of a checkpoint, `brought`, into the config; returns `choices` with the nodes' names.
 
-    An encoding or a normaliser of the command line is kept instead; if its `pe.theta` is null, it takes the
-    checkpoint's base.
+    An encoding or a normaliser that the command line gives is not replaced. If the `pe.theta` of such an encoding is
+    null, it becomes the `theta` of the checkpoint's encoding.
     """
     keys = overridden(overrides)
     given = {key.partition(".")[0] for key in keys} | ({"pe"} if "experiment" in keys else set())
@@ -344,10 +353,10 @@ def resumed(cfg: DictConfig, invocation: Invocation) -> tuple[DictConfig, dict[s
 
 
 def checked_data(data: Data, before: Mapping[str, Any], n_rows: int | None) -> Data:
-    """The data with `n_vocab` set to `n_rows`, the number of rows of the embeddings; None leaves the data unchanged.
+    """The data with `n_vocab` set to `n_rows`, the number of rows of the embeddings; unchanged if `n_rows` is None.
 
-    before: the facts about the data in the manifest of a resumed run. Raises UserError if the data have changed since,
-    or if the embeddings have fewer rows than the tokenizer has ids.
+    before: the facts about the data in the manifest of a resumed run. Raises UserError if the data are not the same as
+    in these facts, or if the embeddings have fewer rows than the tokenizer has ids.
     """
     now: dict[str, Any] = {"corpus_hash": data.corpus_hash, "tokenizer_hash": data.tokenizer_hash}
     if isinstance(data, TokenData):

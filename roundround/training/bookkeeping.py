@@ -1,4 +1,4 @@
-"""Parts of a training loop apart from its steps: display, checkpoints, stop signal, and how well the machine is used.
+"""The parts around a training loop's steps: display, checkpoints, stop signal, and a meter of the machine's use.
 
 Tested by tests/training/test_train.py, test_stopping_together.py and test_meter.py.
 """
@@ -63,7 +63,7 @@ class Bookkeeping:
         self.stop_signal = StopSignal()
 
     def start(self, *, sharded: bool = False) -> None:
-        """Start training; all processes must call this. sharded: whether the weights are divided among them."""
+        """Start training; all processes must call this. sharded: whether weights are divided among the processes."""
         self.run.forget_after(self.first_step)
         self.folder = self.run.directory / "checkpoints"
         if sharded:
@@ -109,7 +109,10 @@ class Bookkeeping:
             self.saver.wait()
 
     def not_finite(self, what: str, step: int) -> NotFinite:
-        """The error for numbers at a step that are not finite; its message names the newest checkpoint."""
+        """The error to raise if numbers of a step are not finite. Its message names the newest checkpoint.
+
+        what: the beginning of the message, which says what is not finite.
+        """
         self.wait_until_saved()
         newest = checkpoints.newest(self.folder)
         left = f"the last good checkpoint is {newest}" if newest else "there is no checkpoint yet"
@@ -122,7 +125,7 @@ class Bookkeeping:
 
 
 class Display:
-    """Shows the step, some numbers and the remaining time. shown: False on every rank but the first."""
+    """A display of the step, some numbers and the remaining time. shown: whether this process prints anything."""
 
     def __init__(self, n_steps: int, first_step: int, *, shown: bool, unit: str = "step") -> None:
         self.n_steps = n_steps
@@ -179,7 +182,7 @@ class Display:
 
 
 class Timed(Dataset[Any]):
-    """Batches. seconds: the time that has been spent so far on waiting for them."""
+    """A dataset of batches that measures the time of reading them. seconds: the sum of these times so far."""
 
     def __init__(self, batches: Dataset[Any]) -> None:
         self.batches, self.seconds = batches, 0.0
@@ -208,9 +211,10 @@ class Meter:
     def numbers(self, n_steps: int, seconds: float) -> dict[str, float]:
         """Numbers about the last `n_steps` steps, which took `seconds`.
 
-        mfu: the model's operations as a share of the peak; left out above 1, because the assumed peak is then wrong.
-        peak_memory_gb: the most memory used since the start, in 10^9 bytes, of this process's GPU, or of the process if
-        it has no GPU. waiting_share: the share of the time that was spent waiting for a batch.
+        mfu: the model's operations per second as a share of the peak. A share above 1 is left out, because it shows
+        that the assumed peak is wrong. peak_memory_gb: the most memory that this process has used at a time since the
+        start, in 10^9 bytes: memory of the GPU, or main memory if there is no GPU. waiting_share: the share of the time
+        that was spent waiting for a batch.
         """
         waiting, self.waited = self.batches.seconds - self.waited, self.batches.seconds
         memory = max((cuda.max_memory_allocated(n) for cuda, n in gpus()), default=0) or resident_peak()
@@ -224,12 +228,13 @@ class Meter:
 def training_flops(decoder: Decoder, *, length: int, scored: float = 1.0) -> float:
     """Floating-point operations for each token in a forward and a backward pass, attention included.
 
-    3 * 2 * (M + scored V D + 2 L H C T), for M weights in the matrices of the layers, V D weights in the output matrix,
-    and L layers of H heads of C channels that attend to T tokens: all tokens of a window, or a part of them. Chowdhery
-    et al. 2022, arXiv:2204.02311, appendix B: the backward pass counts as two forward passes, a causal mask halves
-    nothing, and recomputation is not counted. Encodings and normalisers are left out.
+    3 * 2 * (M + scored * V * D + 2 * L * H * C * T), for M weights in the matrices of the layers, V * D weights in the
+    output matrix, and L layers of H heads of C channels. T is the number of tokens to which a head attends: `length`,
+    or the size of the layer's window or chunk if that is smaller. Chowdhery et al. 2022, arXiv:2204.02311, appendix B:
+    the backward pass counts as two forward passes, a causal mask halves nothing, and recomputation is not counted.
+    Encodings and normalisers are left out.
 
-    length: the tokens of a window. scored: the share of tokens that have a target.
+    length: the number of tokens of a text in training. scored: the share of tokens that have a target.
     """
     matrices = sum(
         module.weight.numel()
@@ -245,9 +250,9 @@ def training_flops(decoder: Decoder, *, length: int, scored: float = 1.0) -> flo
 
 
 def peak_flops(device: torch.device, precision: str, *, n_devices: int = 1) -> float | None:
-    """The peak of a device in FLOP/s: for a GPU, its 16-bit peak in TERAFLOPS; for a CPU, a measurement.
+    """The peak of a device in FLOP/s: a GPU's 16-bit peak from the table TERAFLOPS, or a CPU's measured peak.
 
-    None if the GPU's name is unknown, or if several processes share the cores of a CPU.
+    None if the table lacks the GPU's name, or if several processes share the cores of a CPU.
     """
     if device.type == "cpu" and n_devices == 1:
         dtype = {"b": torch.bfloat16, "1": torch.float16, "6": torch.float64}.get(precision[0], torch.float32)

@@ -141,7 +141,8 @@ class TrainingCallback(lightning.Callback):
     def averaged_over_ranks(self, trainer: lightning.Trainer) -> int | None:
         """Average the new losses over the ranks. Returns the stop signal that any rank received, or None.
 
-        All ranks return the same: if one rank stopped alone, the others would wait for it. One reduction does both.
+        All ranks return the same signal, because all must stop together: a rank that went on would wait for the rank
+        that stopped. One reduction carries the losses and the signals.
         """
         asked = self.bookkeeping.stop_signal.asked
         if trainer.world_size == 1:
@@ -182,10 +183,10 @@ class TrainingCallback(lightning.Callback):
         self.bookkeeping.display.metrics(step, f"loss {loss:.3f}  {speed:,.0f} tokens/s{share}")
 
     def skipped(self, trainer: lightning.Trainer, numbers_2S: Tensor, step: int) -> dict[str, float]:
-        """The number of steps that the loss scaler of 16-mixed has skipped so far; empty without a scaler.
+        """{"skipped_steps": the number of steps that the loss scaler of 16-mixed has skipped}; {} without a scaler.
 
-        numbers_2S: loss and gradient norm of each step since the last record. Raises NotFinite if one is not finite and
-        there is no scaler to skip the step, or if the loss scale has fallen below SMALLEST_LOSS_SCALE.
+        numbers_2S: loss and gradient norm of each step since the last record. Raises NotFinite if one of the numbers is
+        not finite and there is no scaler to skip the step, or if the loss scale has fallen below SMALLEST_LOSS_SCALE.
         """
         wrong = (~numbers_2S.isfinite().all(dim=0)).nonzero().flatten().tolist()
         scaler = loss_scaler(trainer)
@@ -208,7 +209,10 @@ class TrainingCallback(lightning.Callback):
         return {"skipped_steps": self.skipped_steps}
 
     def log_attention(self, trainer: lightning.Trainer, module: LanguageModel, batch: Any, step: int) -> None:
-        """Log attention statistics of a text of the step. All processes must call this, as they may share the model."""
+        """Log attention statistics of a text of the step.
+
+        All processes must call this, because a sharded model runs only if all processes run it.
+        """
         compiled = torch.compiler.set_stance("force_eager") if self.config.compile else nullcontext()  # for hooks
         with compiled, trainer.precision_plugin.val_step_context(), gathered(module.decoder):
             text_1T = self.material.text(batch)

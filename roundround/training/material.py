@@ -69,9 +69,10 @@ class Material(ABC):
 
     @abstractmethod
     def measure(self, decoder: Decoder, *, rank: int, world_size: int, device: torch.device) -> Tensor:
-        """Sums over this process's share of the held-out data. The caller adds up the sums of all processes.
+        """The sums that `measured` needs, over this process's share of the held-out data.
 
-        All processes must call the decoder equally often: a call may wait for parameters that other processes hold.
+        The caller adds up the sums of all processes. All processes must call the decoder equally often, because a call
+        can wait for parameters that other processes hold.
         """
 
     @abstractmethod
@@ -123,9 +124,9 @@ def material_of(config: TrainConfig, start: Start) -> Material:
 class TextMaterial(Material):
     """Windows of training text and of held-out text; every next token is a target of the loss.
 
-    separate_documents: whether tokens attend only to tokens of their own document. The first token of a document is
-    still a target: the model predicts it at the last token of the document before, from that document. So the same
-    targets count with and without `separate_documents`.
+    separate_documents: whether tokens attend only to tokens of their own document. Even then, the first token of a
+    document is a target: the model predicts it from the preceding document. So the targets are the same with and
+    without `separate_documents`.
     """
 
     def __init__(self, data: TokenData, config: TrainConfig, *, separate_documents: bool) -> None:
@@ -219,7 +220,7 @@ class TextMaterial(Material):
         }
 
     def results(self, best: Measured, curve: Sequence[Measured]) -> tuple[list[dict[str, Any]], dict[str, float]]:
-        """The best held-out loss. Its targets include the tokens that join documents; `eval` leaves them out."""
+        """The best held-out loss. Its targets include the tokens between documents, which `eval` does not score."""
         values = self.in_three_units(best)
         scored = {"length": self.length, "joints": "targets", "step": best["step"]}
         return [{"metric": name, **scored, "value": value} for name, value in values.items()], values
@@ -291,7 +292,7 @@ class TaskMaterial(Material):
         return AnswerScores(sums).values()
 
     def is_better(self, new: Measured, best: Measured) -> bool:
-        """Whether `new` has more fully right examples, or as many and a lower loss. Its loss must be finite."""
+        """Whether `new` has a finite loss, and more fully right examples than `best` or as many and a lower loss."""
         if not math.isfinite(new["nats_per_token"]):
             return False
         new_rank, best_rank = ((m.get("exact_match", -math.inf), -m["nats_per_token"]) for m in (new, best))
@@ -307,7 +308,10 @@ class TaskMaterial(Material):
         return [f"training left the loss plateau at step {left} ({bound})"]
 
     def results(self, best: Measured, curve: Sequence[Measured]) -> tuple[list[dict[str, Any]], dict[str, float]]:
-        """As for `Material`. The value of `plateau` is the first measured step with a loss below the bound, or inf."""
+        """As for `Material`. The record `plateau` is the first measured step with a loss below the bound, or inf.
+
+        The bound is PLATEAU times the loss of a model that only guesses.
+        """
         values = {name: value for name, value in best.items() if name != "step"}
         scored = {
             "split": "validation",
@@ -323,7 +327,10 @@ class TaskMaterial(Material):
 
 
 def unread_loss(examples: Sequence[Example]) -> float:
-    """The loss of guessing by the frequencies of the scored targets, in nats per target: the targets' entropy."""
+    """The loss of a model that guesses without reading the example, in nats per target.
+
+    It knows the frequencies of the scored targets, so its loss is their entropy.
+    """
     _, counts = np.unique(np.concatenate([example.targets[example.scored] for example in examples]), return_counts=True)
     shares = counts / counts.sum()
     return float(-(shares * np.log(shares)).sum())
@@ -336,5 +343,5 @@ def guessing_loss(task: Task, examples: Sequence[Example]) -> float:
 
 
 def left_plateau(curve: Sequence[Measured], bound: float) -> int | None:
-    """The first measured step at which the loss is below the bound; None if it never is."""
+    """The first measured step at which the loss is below the bound; None if the loss is never below the bound."""
     return next((line["step"] for line in curve if line["nats_per_token"] < bound), None)

@@ -37,8 +37,9 @@ MakeShare = Callable[[DeviceMesh], Decoder]  # makes this process's share, once 
 def decoder_of(
     make: MakeDecoder, weights: Weights, past: Checkpoint | None, *, seed: int, compiled: bool, sharded: bool
 ) -> tuple[Decoder, MakeShare | None]:
-    """(decoder with its weights, None); if `sharded`, (decoder on the meta device, function that makes a share).
+    """Returns (the decoder with its weights, None).
 
+    If `sharded`, returns (the decoder on the meta device, the function that makes this process's share of the decoder).
     past: the checkpoint of a resumed run; its weights are loaded instead of `weights`.
     """
 
@@ -84,7 +85,7 @@ def sharded_decoder(make: MakeDecoder, mesh: DeviceMesh, *, seed: int, compiled:
 
 @contextmanager
 def gathered(decoder: Decoder) -> Iterator[None]:
-    """Inside, parameters that are not in a layer are gathered, so `hidden` and `unembed` may be called directly."""
+    """Inside the block, parameters outside layers are gathered, so `hidden` and `unembed` can be called directly."""
     module: nn.Module = decoder
     if not isinstance(module, FSDPModule):
         yield
@@ -137,7 +138,7 @@ class LanguageModel(lightning.LightningModule):
             self.decoder = self.share(self.device_mesh["data_parallel"])
 
     def on_fit_start(self) -> None:
-        """Run the decoder once, which tries kernels: the compiler cannot try one while it traces a model."""
+        """Run the decoder once, so that it tries its kernels before the compiler, which cannot try them, traces it."""
         with uncompiled(self.decoder) as is_compiled, self.trainer.precision_plugin.forward_context():
             if is_compiled and self.device.type == "cuda":
                 n_tokens = min(256, self.decoder.longest() or 256)
@@ -176,8 +177,8 @@ class LanguageModel(lightning.LightningModule):
 def clip(module: nn.Module, limit: float | None, *, by_value: bool) -> Tensor:
     """Clip the gradients. Returns their total norm before clipping.
 
-    limit: the largest norm, or, if `by_value`, the largest absolute value of each number; None clips nothing. In a
-    sharded module each process clips its own rows, by the norm of all rows.
+    limit: the largest total norm that is allowed, or, if `by_value`, the largest absolute value allowed in a gradient;
+    None clips nothing. In a sharded module each process clips its own rows, and uses the norm of all rows.
     """
     parameters = [p for p in module.parameters() if p.grad is not None]
     norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
@@ -202,7 +203,10 @@ def loss_scaler(trainer: lightning.Trainer) -> torch.amp.GradScaler | None:
 
 
 def about_softmax(run: Run, decoder: Decoder) -> list[str]:
-    """A line if a normaliser other than `Softmax` equals the softmax in training, which the manifest also records."""
+    """Record in the manifest whether the decoder's normalisers equal the softmax in training.
+
+    Returns a line for the user if they do, although the normaliser is not `Softmax`; otherwise an empty list.
+    """
     as_softmax = trains_as_softmax(decoder)
     run.note(trains_as_softmax=as_softmax)
     if not as_softmax or isinstance(decoder.layers[0].self_attn.softmax, Softmax):
@@ -219,7 +223,10 @@ def trains_as_softmax(decoder: Decoder) -> bool:
 
 
 def is_softmax_in_training(softmax: AttentionSoftmax, n_rows: int = 16) -> bool:
-    """Whether a normaliser has no parameters and gives the softmax's weights, on random rows from even to sharp."""
+    """Whether a normaliser has no parameters and gives the same weights as the softmax in training.
+
+    It is tried on random rows of logits, from logits that are nearly equal to logits that differ strongly.
+    """
     narrows = softmax.window is not None and softmax.window < softmax.shape.train_length
     if narrows or any(True for _ in softmax.parameters()):
         return False

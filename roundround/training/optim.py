@@ -1,7 +1,8 @@
-"""Optimizers, whose settings exist before the parameters do, and schedules of the learning rate.
+"""Optimizers, whose settings are read before the model is built, and schedules of the learning rate.
 
-Here the rate is a function of the step alone. Torch's `SequentialLR` of `LinearLR` and `CosineAnnealingLR` multiplies
-the last rate by a ratio: a resumed run would have to compute all earlier rates, and only 60 of 600 would be bit-equal.
+Here the rate is a function only of the step. Torch's `SequentialLR` of `LinearLR` and `CosineAnnealingLR` multiplies
+the last rate by a ratio. With it a resumed run would have to compute all earlier rates, and in a test only 60 of 600
+rates would be bit-equal to the rates here.
 
 Tested by tests/training/test_recipe.py and tests/training/test_muon.py.
 """
@@ -40,7 +41,10 @@ class OptimizerFactory:
         raise NotImplementedError
 
     def groups(self, module: nn.Module) -> list[dict[str, Any]]:
-        """Parameters with weight decay, and (unless `decay_biases`) gains, biases and other vectors without it."""
+        """The groups of parameters, with and without weight decay.
+
+        Gains, biases and other vectors are without weight decay unless `decay_biases` is true.
+        """
         parameters = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
         without_decay = [] if self.decay_biases else parameters
         vectors = {name for name, p in without_decay if p.ndim < 2 or name.endswith("bias")}
@@ -66,7 +70,7 @@ class AdamW(OptimizerFactory):
 
 @final
 class Adam(OptimizerFactory):
-    """Adam on the loss with an L2 penalty, whose gradient Adam scales like that of the loss, unlike decoupled decay.
+    """Adam on the sum of the loss and an L2 penalty. Adam scales the penalty's gradient, unlike decoupled weight decay.
 
     loss + weight_decay / 2 sum w^2
 
@@ -89,9 +93,10 @@ class Muon(OptimizerFactory):
     torch.optim.Muon takes the weights of the layers' `nn.Linear`. AdamW, with `betas` and `eps`, takes the embeddings,
     the output matrix, vectors (without decay, unless `decay_biases`) and the parameters of encodings and normalisers.
 
-    adjust_lr_fn: `match_rms_adamw` (f = 0.2 sqrt(max(rows, columns)), for which rates of AdamW are suitable) or
-    `original` (f = sqrt(max(1, rows / columns))). nesterov: whether U S V^T is as above; otherwise it is m. ns_steps,
-    ns_coefficients: the number of steps and the coefficients of the Newton-Schulz iteration that approximates U V^T.
+    adjust_lr_fn: `match_rms_adamw` (f = 0.2 sqrt(max(rows, columns)), which suits learning rates chosen for AdamW) or
+    `original` (f = sqrt(max(1, rows / columns))). nesterov: True for U S V^T = (1 - mu) g + mu m, False for
+    U S V^T = m. ns_steps: the number of steps of the Newton-Schulz iteration that approximates U V^T. ns_coefficients:
+    the coefficients of this iteration.
     embedding_lr, head_lr, vector_lr: the rates of AdamW for the embeddings, the output matrix and vectors (null: `lr`).
     adamw_weight_decay: the decay of AdamW (null: `weight_decay`).
     """
@@ -185,7 +190,10 @@ class Together(torch.optim.Optimizer):
         self.share()
 
     def share(self) -> None:
-        """Give each part its groups from the common list, and the common states; loading replaces both."""
+        """Give each part its groups from the common list, and the common states.
+
+        Call this after loading, which makes a new list and new states.
+        """
         groups = iter(self.param_groups)
         for part in self.parts:
             part.param_groups = [next(groups) for _ in part.param_groups]

@@ -92,9 +92,10 @@ class FullyShardedStrategy(ModelParallelStrategy):
 
 
 def check_model_fits(decoder: nn.Module, trainer: Mapping[str, Any]) -> None:
-    """Raises UserError if memory is too small for weights, gradients and Adam's moments, or for a process's share.
+    """Raises UserError if memory is too small for weights, gradients and Adam's moments.
 
-    decoder: the decoder on the meta device. trainer: the Trainer's settings.
+    If the parameters are sharded, memory must suffice for one process's share. decoder: the decoder on the meta device.
+    trainer: the Trainer's settings.
     """
     n_parameters = sum(parameter.numel() for parameter in decoder.parameters())
     n_shares = memories(trainer) if shards(trainer) else 1
@@ -199,9 +200,9 @@ def who_starts_processes() -> dict[str, Any]:
 
 
 def check_processes(global_rank: int, n_devices: int) -> None:
-    """Raises UserError if the launcher started another number of processes than the Trainer expects.
+    """Raises UserError if the number of processes that the launcher started is not the number that the Trainer expects.
 
-    Otherwise ranks would wait for others, or repeat their work.
+    Without this check, some ranks would wait for ranks that do not exist, or two ranks would do the same work.
     """
     launched = launch()
     if launched is not None and (launched.rank, launched.n_processes) != (global_rank, n_devices):
@@ -213,9 +214,9 @@ def check_processes(global_rank: int, n_devices: int) -> None:
 
 @contextmanager
 def processes_of_lightning(peers: Peers) -> Iterator[None]:
-    """Inside, this process, which is the first, watches the processes that Lightning starts.
+    """Inside the block, this process, which is the first, watches the processes that Lightning starts.
 
-    If one of them fails, Lightning alone would kill the others at once with SIGKILL. Here they get some seconds to
+    If one of them fails, Lightning would kill the others at once with SIGKILL. Here the others get some seconds to
     report which process is missing and to end by themselves, so that only processes that hang are killed.
     """
     theirs = subprocess_script._launch_process_observer

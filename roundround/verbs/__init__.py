@@ -1,6 +1,7 @@
-"""The verbs. Each is a folder (`__init__.py` has the entry and the config, `run.py` the function) or a single file.
+"""The verbs of the command line. Each is a folder or a single file.
 
-The entries import only the standard library and `config/verb.py`, so that every package may read them.
+In a folder, `__init__.py` has the entry, which describes the verb (a `Verb`), and the verb's config; `run.py` has the
+function. The entries import only the standard library and `config/verb.py`, so every package can import them.
 
 Tested by tests/config/test_verbs.py.
 """
@@ -14,13 +15,19 @@ from roundround.config.verb import Verb
 
 
 def verb_named(name: str) -> Verb:
-    """The verb of this name or alias; for an unknown name, as in a run of another version, a verb with only a name."""
+    """The verb with this name or alias.
+
+    For an unknown name, as in a run of another version, it is a verb that has nothing but the name.
+    """
     unknown = Verb(name=name, run="", order=0, help="", title=name.replace("-", " ").capitalize())
     return next((verb for verb in VERBS if name in (verb.name, *verb.aliases)), unknown)
 
 
 def keys_of(*roles: str) -> set[str]:
-    """The keys of all verbs that have one of these roles. A key that several verbs share has one role in all."""
+    """The keys, in the configs of all verbs, that have one of these roles (SETTING and others in `config/verb.py`).
+
+    If several verbs have a key, it has the same role in all of them.
+    """
     return {name for verb in VERBS for name in verb.keys_of(*roles)}
 
 

@@ -1,6 +1,6 @@
 """`roundround report RUN`: one HTML page for a run, in its directory.
 
-What is slow to import is imported when it runs. Tested by tests/report/test_page_command.py.
+Modules that are slow to import are imported when the verb runs. Tested by tests/report/test_page_command.py.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ VERB = Verb(
 def report(names: list[str], values: dict[str, str]) -> None:
     """Write the page of every given run, and print its path.
 
-    Raises UserError if a page cannot be written, or would overwrite a file that is not a page.
+    Raises UserError if a page cannot be written, or if it would overwrite a file that is not a page.
     """
     from roundround.records.directories import PAGE, jobs_of_sweep
     from roundround.report.lab_book import meant_by

@@ -1,6 +1,6 @@
-"""`roundround runs`: the runs there are, newest first.
+"""`roundround runs`: a list of the past runs, newest first.
 
-What is slow to import is imported when it runs. Tested by tests/analysis/test_runs_and_show.py.
+Modules that are slow to import are imported when the verb runs. Tested by tests/analysis/test_runs_and_show.py.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ VERB = Verb(
 
 
 def runs(names: list[str], values: dict[str, str]) -> None:
-    """Print the named runs, or all under `outputs`, that pass every filter."""
+    """Print those runs that pass every filter, among the named runs or, if none is named, all runs under `outputs`."""
     from roundround.analysis.past_run import Filters, directories_of_all, runs_in
     from roundround.report.lab_book import as_record, show_runs
     from roundround.support.console import print_result, print_status

@@ -1,6 +1,6 @@
-"""`roundround show RUN`: one run on a screen.
+"""`roundround show RUN`: a summary of one run, printed in the terminal.
 
-What is slow to import is imported when it runs. Tested by tests/analysis/test_runs_and_show.py.
+Modules that are slow to import are imported when the verb runs. Tested by tests/analysis/test_runs_and_show.py.
 """
 
 from __future__ import annotations

@@ -357,9 +357,9 @@ def test_zeros_at_far_positions_never_agree(roundround: Callable[..., Done], her
 
 
 REFUSED = [
-    ("", "nothing is given to check; give one of run=last, model=stories260k"),
-    ("run=last model=stories260k", "run= model= is given to check"),
-    ("pe=yarn pe.factor=4", "pe= is given to check"),
+    ("", "check got nothing; give one of run=last, model=stories260k"),
+    ("run=last model=stories260k", "check got run= model="),
+    ("pe=yarn pe.factor=4", "check got pe="),
     ("pe=yarn to=x.safetensors", "factor has no value; give factor="),
     ("model=stories260k head_dim=8", "head_dim= has no effect here"),
     ("pe=fox to=x.safetensors", "queries, keys and positions alone do not determine"),

@@ -134,7 +134,7 @@ def test_the_hub_has_a_configuration_for_each_phenomenon(tmp_path: Path) -> None
 
 def test_a_verb_that_learns_or_tokenises_says_what_they_are_for(roundround: Callable[..., Any]) -> None:
     for words, message in (
-        (["train", "data=blimp"], "data= is minimal pairs, which eval asks of a trained model"),
+        (["train", "data=blimp"], "data= is minimal pairs, which only eval uses, on a trained model"),
         (["prepare", "data=zorro"], "MinimalPairs is not a Corpus"),
     ):
         done = roundround(*words)

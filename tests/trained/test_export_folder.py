@@ -243,8 +243,8 @@ def test_a_cache_changes_no_text(name: str, answers: dict[str, dict[str, Any]]) 
 @each_with_its_code
 def test_what_its_code_has_no_place_for_is_refused(name: str, answers: dict[str, dict[str, Any]]) -> None:
     static, hidden = answers[name]["refused"]
-    assert static.startswith("this model keeps its keys in a dynamic cache alone: leave out cache_implementation=")
-    assert hidden.startswith("output_hidden_states is not taken")
+    assert static.startswith("this model supports only a dynamic cache: leave out cache_implementation=")
+    assert hidden.startswith("output_hidden_states is not supported")
 
 
 def test_the_tokenizer_gives_the_runs_tokens(

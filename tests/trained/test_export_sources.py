@@ -176,7 +176,7 @@ def test_the_modelling_file_names_the_classes_and_what_transformers_would_miss()
 def test_what_cannot_leave_roundround_is_refused(mine: None, tmp_path: Path) -> None:
     half = importlib.import_module("mine.half").Half
     (tmp_path / "folder" / "mine" / "angles.py").write_text("from roundround.records.run import opened\n")
-    with pytest.raises(UserError, match=r"mine\.angles imports roundround\.records\.run, which cannot leave"):
+    with pytest.raises(UserError, match=r"mine\.angles imports roundround\.records\.run, which cannot be exported"):
         sources_of(half)
 
 

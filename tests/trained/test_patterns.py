@@ -225,7 +225,7 @@ def test_rope_is_dropped_from_the_kinds_of_a_run(
     begin = ["train", *same, "init=run:last", "trainer.max_steps=1"]
     assert_refused_beside(roundround(*begin, "pe=nope"), "pe= is read by no layer")
     assert_refused_beside(roundround(*begin, "pattern=gemma4"), "leave out pattern")
-    assert_refused_beside(roundround(*begin, "pattern.local.head_dim=4"), "is what the run was trained with")
+    assert_refused_beside(roundround(*begin, "pattern.local.head_dim=4"), "is fixed by the training of the run")
     dropped = roundround(*begin, "pe@pattern.local.pe=nope", "pattern.local.window=8")
     assert dropped.code == 0, dropped.err
     own, pattern = first.manifest["config"]["pattern"], dropped.manifest["config"]["pattern"]
@@ -260,12 +260,12 @@ UNREPLACED = [  # by what an evaluation of a run with a pattern is asked for
         "pe=yarn pe.factor=4",
         "pe= is read by no layer: every kind of the run's pattern names its own; give pe@",
     ),
-    ("pattern.local.windw=3", "pattern.local.windw is no part of a kind of layer; pe, softmax, window,"),
+    ("pattern.local.windw=3", "pattern.local.windw is no part of a kind of layer; only pe, softmax, window,"),
     ("pattern.local.window=0", "local: window=0 must be at least 1"),
-    ("pattern.local.head_dim=4", "pattern.local.head_dim is what the run was trained with"),
-    ("pattern.order=[local]", "pattern.order: the run has no such kind of layer to replace"),
+    ("pattern.local.head_dim=4", "pattern.local.head_dim is fixed by the training of the run"),
+    ("pattern.order=[local]", "pattern.order: the run has no such kind of layer"),
     ("pattern.local.pe=nope", "pattern.local.pe=nope is the name of an option; give pe@pattern.local.pe=nope"),
-    ("qk_norm@pattern.local.qk_norm=rms", "pattern.local.qk_norm is what the run was trained with"),
+    ("qk_norm@pattern.local.qk_norm=rms", "pattern.local.qk_norm is fixed by the training of the run"),
     ("pe@pattern.global.pe=kerple", "pe has parameters that the checkpoint lacks"),
     ("pattern=beam pattern.order=[local,local,local,global]", "qk_norm has parameters that the"),
 ]
@@ -282,7 +282,7 @@ def test_a_run_without_a_pattern_has_no_kinds_to_replace(
 ) -> None:
     train("trainer.max_steps=1")
     refused = roundround("eval", "run=last", "length=32", "logger=none", "pattern.local.window=3")
-    assert_refused_beside(refused, "the run has no pattern, its layers are alike; give pe= and softmax=")
+    assert_refused_beside(refused, "the run has no pattern, because all its layers are alike; give pe= and softmax=")
     refused = roundround("eval", "model=stories260k", "logger=none", "pattern.local.window=3")
     assert_refused_beside(refused, "pattern= is for a run")
 

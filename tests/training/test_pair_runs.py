@@ -141,4 +141,4 @@ def test_documents_that_do_not_see_each_other_have_no_prefix(
     assert done.code == 0, done.err
     told = roundround("eval", f"run={apart.directory}", *SOME, "prefix=8", "logger=none")
     assert told.code == 2
-    assert "documents that do not see each other; leave prefix= out" in told.err
+    assert "separate documents, so it reads no prefix; leave out prefix=" in told.err

@@ -2,8 +2,10 @@
 
 python -I check.py FOLDER QUESTION.safetensors ANSWER.safetensors trust|stock
 
-The question holds `tokens` [B, T], `rows` [R] and a text. The answer gets `logits` [B, R, V] and, as json, `facts`: the
-ids of the text in the folder's tokenizer, the tokenizer's first token, and its token for the end of a document.
+`trust` executes code of the folder; `stock` loads a class of transformers. The question file holds `tokens` [B, T],
+the numbers `rows` [R] of the rows whose logits are wanted, and a text. The answer file gets `logits` [B, R, V] and, as
+json, `facts`: the ids that the folder's tokenizer gives to the text, and the ids of its first token and of its token
+for the end of a document.
 
 Tested by tests/trained/test_export_command.py.
 """
@@ -21,7 +23,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 @torch.no_grad()
 def main(folder: str, question: str, answer: str, code: str) -> None:
-    """Write the answer. Raises whatever loading the folder raises."""
+    """Compute the answer and write it. An error that occurs while the folder is loaded is not caught."""
     sys.modules["roundround"] = None  # type: ignore[assignment]  # from here on importing it fails
     with safe_open(question, framework="pt") as file:
         tokens_BT, rows, text = file.get_tensor("tokens"), file.get_tensor("rows"), file.metadata()["text"]

@@ -1,4 +1,4 @@
-"""Write a training run as a folder that Hugging Face's `from_pretrained` loads; check that it computes the same.
+"""Write a training run as a folder for Hugging Face's `from_pretrained`; check that the folder gives the run's logits.
 
 config.json  generation_config.json  model.safetensors  tokenizer.json  tokenizer_config.json  README.md
 modeling_roundround.py and the source files that it imports, only if no class of transformers computes this model
@@ -49,9 +49,9 @@ class ModelToExport:
     """A decoder, the arguments that it and its layers were built with, and its tokenizer.
 
     sizes: the arguments of the decoder. kinds: the kinds of layers, each with its name, its sizes, and the classes and
-    arguments of its parts. classes: {name: class} for the classes of the parts. first_token: the id with which a text
-    begins; for a model of text this is end_of_document. separate_documents: True if documents did not see each other
-    in training.
+    arguments of its parts. classes: {name: class} for the classes of the parts. first_token: the id of the token with
+    which a text begins; a model of text begins with the token that ends documents. end_of_document: the id of the token
+    that ends a document. separate_documents: True if documents did not see each other in training.
     """
 
     decoder: Decoder
@@ -105,7 +105,10 @@ def card_of(trained: TrainedRun, name: str, checkpoint: str) -> Card:
 
 
 def check_free(destination: Path) -> None:
-    """Make the parent folder. Raises UserError if that fails, or if the destination is a file or a filled folder."""
+    """Make the folder that will contain the destination.
+
+    Raises UserError if that fails, or if the destination is a file or a folder that is not empty.
+    """
     if destination.is_symlink() or (destination.exists() and not destination.is_dir()):
         raise UserError(f"to={destination} is a file; give a folder")
     if destination.exists() and any(destination.iterdir()):
@@ -189,15 +192,15 @@ LOGITS_COMPARED = 2**24  # at most: 64 MiB
 
 
 class NotTheSame(Exception):
-    """The exported folder does not compute the same as the run's own decoder."""
+    """The exported folder does not give the same logits or tokens as the run's own decoder and tokenizer."""
 
 
 @dataclass(frozen=True)
 class Agreement:
     """An exported folder compared with its run.
 
-    n_logits: the number of logits compared. difference: the largest difference between two logits. largest: the largest
-    absolute logit of the run.
+    n_logits: the number of logits compared. difference: the largest difference between a logit of the folder and the
+    same logit of the run. largest: the largest absolute logit of the run.
     """
 
     n_logits: int
@@ -208,7 +211,7 @@ class Agreement:
 def agreement(trained: ModelToExport, folder: Path, tokens_BT: Tensor) -> Agreement:
     """Load the folder in a process that cannot import roundround, and compare logits on these tokens.
 
-    Raises NotTheSame if the folder does not load, or if its logits or its tokens differ.
+    Raises NotTheSame if the folder does not load, or if the folder's logits or tokens differ from the run's.
     """
     (n_windows, length), n_vocab = tokens_BT.shape, trained.decoder.embed_tokens.num_embeddings
     n_rows = max(1, min(length, LOGITS_COMPARED // (n_windows * n_vocab)))
@@ -233,7 +236,7 @@ def agreement(trained: ModelToExport, folder: Path, tokens_BT: Tensor) -> Agreem
 
 
 def answer_of(folder: Path, tokens_BT: Tensor, rows: Tensor, text: str, *, code: str) -> tuple[dict[str, Any], Tensor]:
-    """Run `check.py` on the folder in its own process; return facts and logits. Raises NotTheSame if it fails."""
+    """Run `check.py` on the folder in its own process; return facts and logits. Raises NotTheSame if that fails."""
     with tempfile.TemporaryDirectory() as name:
         question, answer = Path(name, "question.safetensors"), Path(name, "answer.safetensors")
         save_file({"tokens": tokens_BT.contiguous(), "rows": rows}, question, metadata={"text": text})

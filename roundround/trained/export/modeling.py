@@ -1,8 +1,9 @@
 """The decoder behind the interface of Hugging Face's causal language models.
 
 An export copies this file and the source files that it imports into one folder that needs no roundround. In the copy,
-PARTS has the classes of the run's layers. Parameters have the names of Hugging Face's `LlamaForCausalLM`; those of the
-encoding are below `model.encodings`, those of a normaliser below `model.layers.N.self_attn.softmax`.
+the dict PARTS holds the classes of which the run's layers are made. Parameters have the names that they have in
+Hugging Face's `LlamaForCausalLM`. The names of an encoding's parameters begin with `model.encodings`, the names of a
+normaliser's parameters with `model.layers.N.self_attn.softmax`.
 
 It uses three names of transformers outside the public interface: `CacheLayerMixin`, the cache's
 `layer_class_to_replicate` and `_tied_weights_keys` (tests/hf/test_private_transformers.py).
@@ -32,7 +33,7 @@ PARTS: dict[str, type] = {}  # the classes of which layers are made, by name
 
 
 class RoundroundConfig(PreTrainedConfig):  # type: ignore[misc]  # transformers is not followed
-    """Sizes by Llama's names, the decoder's own arguments, and the kinds of its layers."""
+    """The sizes under Llama's names for them, the arguments of `Decoder`, and the kinds of the decoder's layers."""
 
     model_type = "roundround"
 
@@ -51,7 +52,7 @@ class RoundroundConfig(PreTrainedConfig):  # type: ignore[misc]  # transformers 
 class KeptLayer(CacheLayerMixin):  # type: ignore[misc]
     """A layer of the decoder's own cache inside a dynamic cache of transformers.
 
-    Layer 0 clears or reorders the cache for all layers; for the others these methods do nothing.
+    In layer 0, the methods that clear or reorder the cache act on all layers. In other layers they do nothing.
     """
 
     is_sliding = False
@@ -93,7 +94,7 @@ class KeptLayer(CacheLayerMixin):  # type: ignore[misc]
 class RoundroundForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc]
     """The decoder with its output matrix; it uses the dynamic cache of transformers.
 
-    Padding, as `attention_mask` marks it, is seen by no token and has no position.
+    No token sees the padding that `attention_mask` marks, and padding has no position.
     """
 
     config_class = RoundroundConfig
@@ -151,7 +152,7 @@ class RoundroundForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[m
         """
         for name in ("output_hidden_states", "output_attentions", "inputs_embeds"):
             if options.get(name, False) is not False and options[name] is not None:
-                raise ValueError(f"{name} is not taken: this model reads input_ids and returns logits and a loss")
+                raise ValueError(f"{name} is not supported: this model reads input_ids and returns logits and a loss")
         assert input_ids is not None
         if past_key_values is None and use_cache:
             past_key_values = DynamicCache()
@@ -168,14 +169,14 @@ class RoundroundForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[m
         return CausalLMOutputWithPast(loss=loss, logits=logits_BTV, past_key_values=past_key_values)
 
     def own_cache(self, given: DynamicCache, length: int | None = None) -> Cache:
-        """The decoder's cache inside the dynamic cache `given`, which gets a new decoder cache if it is empty.
+        """The decoder's cache inside the dynamic cache `given`. If `given` is empty, a new decoder cache is put in.
 
-        length: the number of tokens of the whole text, if known. Raises ValueError for a cache of another kind or
-        another model.
+        length: the number of tokens of the whole text, if known. Raises ValueError if `given` is a cache of another
+        kind, or belongs to another model.
         """
         if not isinstance(given, DynamicCache) or given.offloading:
             raise ValueError(
-                "this model keeps its keys in a dynamic cache alone: leave out cache_implementation=, or give "
+                "this model supports only a dynamic cache: leave out cache_implementation=, or give "
                 "past_key_values=DynamicCache()"
             )
         first = given.layers[0] if given.layers else None

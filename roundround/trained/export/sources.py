@@ -1,8 +1,8 @@
 """The source files of a model, side by side in one folder, in the form in which transformers loads custom code.
 
-transformers loads a modelling file and the files beside it that are imported by lines `from .name import ...`; it knows
-no subfolders. So each module gets a flat file name, pe_rope.py for roundround.pe.rope, and the import lines name these
-files. Everything else is byte for byte the same.
+transformers loads a modelling file and those files of the same folder that lines `from .name import ...` import. It
+knows no subfolders. So each module gets a flat file name, such as pe_rope.py for roundround.pe.rope, and the import
+lines name these files. Everything else is byte for byte the same.
 
 Tested by tests/trained/test_export_sources.py.
 """
@@ -26,9 +26,12 @@ NO_PARTS = "PARTS: dict[str, type] = {}"  # as it stands in modeling.py
 
 
 def source_files(main: str, classes: Mapping[str, type], *, main_file: str) -> dict[str, str]:
-    """Texts by file name: the module `main` as `main_file`.py, and every module that it and the classes need.
+    """{file name: source text} of the module `main`, as `main_file`.py, and of all modules that are needed with it.
 
-    The classes become the PARTS of `main`. Raises UserError if a source cannot be found or cannot leave roundround.
+    These are the modules that `main` and the classes import, directly or not.
+
+    In the exported `main`, the dict PARTS holds the classes. Raises UserError if a source file cannot be found, or if
+    a needed module of roundround is outside the packages in PORTABLE.
     """
     sources = Sources({PACKAGE: ROOT} | {of.__module__.partition(".")[0]: root_of(of) for of in classes.values()})
     imports = "".join(f"from {of.__module__} import {name}\n" for name, of in classes.items())
@@ -42,7 +45,10 @@ def source_files(main: str, classes: Mapping[str, type], *, main_file: str) -> d
 
 
 class Sources:
-    """The modules of roundround and of a user that may be exported, read from the folders of their packages."""
+    """The source files of roundround's modules and of a user's modules.
+
+    roots: {package: the folder that holds it}.
+    """
 
     def __init__(self, roots: Mapping[str, Path]) -> None:
         self.roots = roots
@@ -50,7 +56,7 @@ class Sources:
         self.by_name: set[str] = set()  # modules imported by `from package import module`
 
     def path_of(self, name: str) -> Path | None:
-        """The file of a module that may be exported; None for libraries, and for names that are no module."""
+        """The file of a module of roundround or of a user; None if the name belongs to a library or to no module."""
         first = name.partition(".")[0]
         beside = [root for own, root in self.roots.items() if own != PACKAGE and "site-packages" not in root.parts]
         ahead = [self.roots[first]] if first in self.roots else [] if first in sys.stdlib_module_names else beside
@@ -62,7 +68,10 @@ class Sources:
         return self.texts.setdefault(name, path.read_bytes().decode("utf-8-sig"))
 
     def own_imports(self, name: str) -> Iterator[tuple[ast.ImportFrom, str, list[ast.alias], list[ast.alias]]]:
-        """Each `from origin import ...` of exported code in a module: node, origin, names, and names of modules."""
+        """The statements `from origin import ...` of a module that import from roundround or from a user's modules.
+
+        Each gives (syntax node, origin, imported names that are no modules, imported names of modules).
+        """
         path = self.path_of(name)
         assert path is not None
         for statement in import_statements(self.text(name), package_of(name, path)):
@@ -74,7 +83,7 @@ class Sources:
                     yield node, origin, names, modules
 
     def needed_by(self, name: str) -> list[str]:
-        """The modules that a module imports. Raises UserError if one of them cannot leave roundround."""
+        """The modules that a module imports. Raises UserError for a module of roundround outside PORTABLE."""
         needed = set()
         for _, origin, names, modules in self.own_imports(name):
             needed |= {f"{origin}.{alias.name}" for alias in modules} | ({origin} if names else set())
@@ -82,13 +91,16 @@ class Sources:
             package, _, part = module.partition(".")
             if package == PACKAGE and part.partition(".")[0] not in PORTABLE:
                 raise UserError(
-                    f"{name} imports {module}, which cannot leave roundround; a model may import its parts "
-                    f"{', '.join(PORTABLE)}"
+                    f"{name} imports {module}, which cannot be exported; the packages of roundround that a model can "
+                    f"import are {', '.join(PORTABLE)}"
                 )
         return sorted(needed)
 
     def with_flat_imports(self, name: str, files: Mapping[str, str]) -> str:
-        """The module's text with imports of flat files; modules of roundround get a first line with their origin."""
+        """The module's text, with import lines that name the flat files.
+
+        In a module of roundround, a new first line says where the module comes from.
+        """
         lines = self.text(name).encode().splitlines(keepends=True)
         for node, origin, names, modules in sorted(self.own_imports(name), key=lambda item: -item[0].lineno):
             self.by_name |= {f"{origin}.{alias.name}" for alias in modules}
@@ -109,13 +121,13 @@ def root_of(of: type) -> Path:
     """The folder from which the module of a class is imported. Raises UserError if its source cannot be found."""
     file = getattr(sys.modules.get(of.__module__), "__file__", None)
     if file is None or not file.endswith(".py") or "." in of.__qualname__ or of.__module__ == "__main__":
-        raise UserError(f"the source of {of.__module__}.{of.__qualname__} cannot be found, and a model needs it")
+        raise UserError(f"the source of {of.__module__}.{of.__qualname__} cannot be found, but the model needs it")
     n_up = of.__module__.count(".") + (1 if Path(file).name == "__init__.py" else 0)
     return Path(file).resolve().parents[n_up]
 
 
 def flat_file_names(names: Iterable[str], given: dict[str, str]) -> dict[str, str]:
-    """File names of modules, without .py: roundround.pe.rope -> pe_rope. They differ even if case is ignored."""
+    """File names of modules, without .py: roundround.pe.rope -> pe_rope. No two are equal when case is ignored."""
     files = dict(given)
     for name in sorted(names, key=lambda name: (not name.startswith(f"{PACKAGE}."), name)):  # a user's own come last
         file = name.removeprefix(f"{PACKAGE}.").replace(".", "_")

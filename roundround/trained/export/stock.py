@@ -1,8 +1,8 @@
-"""Export to the classes of transformers: the class that computes exactly a decoder, its configuration, its weights.
+"""Export to a class of transformers that computes exactly the same as a decoder: its configuration and its weights.
 
 The classes are Llama, SmolLM3 (if some layers have no positions), and three with normalised queries and keys: Qwen 3,
-OLMo 3 (norms after attention and MLP) and Gemma 3 (norms before and after). Frequencies equal theirs to the last bit;
-tests compare them.
+OLMo 3 (norms after attention and MLP) and Gemma 3 (norms before and after). The frequencies of RoPE in roundround equal
+the frequencies in these classes to the last bit; tests compare them.
 
 Tested by tests/trained/test_stock.py.
 """
@@ -40,9 +40,10 @@ class NoStockClass(UserError):
 
 
 def stock_config(decoder: Decoder, sizes: Mapping[str, Any]) -> PreTrainedConfig | None:
-    """The configuration with which a class of transformers computes exactly this decoder; None if there is none.
+    """The configuration with which a class of transformers computes the same as this decoder; None if no class does.
 
-    `sizes` are the decoder's arguments. Scaled embeddings are untied, except for Gemma 3: see `stock_weights`.
+    `sizes` are the decoder's arguments. If the decoder scales its embeddings, the configuration does not tie them to
+    the output matrix, except for Gemma 3: see `stock_weights`.
     """
     try:
         return fitting_config(decoder, sizes)
@@ -51,7 +52,7 @@ def stock_config(decoder: Decoder, sizes: Mapping[str, Any]) -> PreTrainedConfig
 
 
 def fitting_config(decoder: Decoder, sizes: Mapping[str, Any]) -> PreTrainedConfig:
-    """As `stock_config`, but raises NoStockClass instead of returning None. The error names what no class has."""
+    """As `stock_config`, but raises NoStockClass if no class fits. The error names a part that the classes lack."""
     attentions = cast("list[Attention]", [layer.self_attn for layer in decoder.layers])
     normalised = check_parts(decoder, attentions, sizes)
     ropes = [rope_of(decoder, layer) for layer in range(len(attentions))]
@@ -95,10 +96,10 @@ def fitting_config(decoder: Decoder, sizes: Mapping[str, Any]) -> PreTrainedConf
 
 
 def refuse(of: str | None, *parts: tuple[bool, str]) -> None:
-    """Raises NoStockClass for the first part that the decoder has.
+    """Raises NoStockClass if the decoder has one of the given parts; the error names the first.
 
-    of: the name of the class that lacks the parts; None if all classes lack them. parts: pairs of whether the decoder
-    has a part, and the part's name.
+    of: the name of the class that lacks the parts; None if all classes lack them. parts: a pair for each part: True if
+    the decoder has the part, and the part's name.
     """
     for has, part in parts:
         if has:
@@ -106,9 +107,9 @@ def refuse(of: str | None, *parts: tuple[bool, str]) -> None:
 
 
 def check_parts(decoder: Decoder, attentions: Sequence[Attention], sizes: Mapping[str, Any]) -> str:
-    """How queries and keys are normalised: none (not at all), heads (each by itself) or across heads.
+    """The normalisation of queries and keys: "none", "heads" (of each head by itself) or "across heads".
 
-    Raises NoStockClass for a part that none of the classes has.
+    Raises NoStockClass if the decoder has a part that all classes lack.
     """
     softmaxes = [attention.softmax for attention in attentions]
     others = [
@@ -152,7 +153,10 @@ def check_parts(decoder: Decoder, attentions: Sequence[Attention], sizes: Mappin
 
 
 def layers_of(family: Family, ropes: Sequence[Rope], windows: Sequence[int | None]) -> dict[str, Any]:
-    """The options in which layers may differ. Raises NoStockClass if the class does not allow their differences."""
+    """The options of the configuration that give layers different windows or RoPE.
+
+    Raises NoStockClass if the layers differ in a way that the class does not support.
+    """
     given = sorted({window for window in windows if window is not None})
     refuse(family.export, (bool(given) and not family.windows, "windows"), (len(given) > 1, "windows of several sizes"))
     types = ["full_attention" if window is None else "sliding_attention" for window in windows]
@@ -195,10 +199,10 @@ def rope_of(decoder: Decoder, layer: int) -> Rope:
 
 
 def stock_weights(decoder: Decoder, config: PreTrainedConfig) -> dict[str, Tensor]:
-    """The weights by the names of the configuration's class.
+    """The weights, under the names that they have in the configuration's class.
 
-    Gemma 3 scales its embeddings itself, and stores the weights of its norms less 1. For the other classes the scale is
-    multiplied into the input matrix, which is then separate from the output matrix.
+    Gemma 3 scales its embeddings itself, and stores the weights of its norms minus 1. For the other classes the scale
+    of the embeddings is multiplied into the input matrix, which is then separate from the output matrix.
     """
     weights = {
         re.sub(r"\.self_attn\.qk_norm\.([qk]_norm)\.", r".self_attn.\1.", name): tensor
@@ -214,6 +218,6 @@ def stock_weights(decoder: Decoder, config: PreTrainedConfig) -> dict[str, Tenso
 
 
 def weights_by_llama_name(decoder: Decoder) -> dict[str, Tensor]:
-    """The decoder's weights, unchanged, by Llama's names; weights that Llama lacks are named in the same way."""
+    """The decoder's weights, unchanged, under Llama's names; weights that Llama lacks are named in the same way."""
     state = decoder.state_dict()
     return {name if name.startswith("lm_head.") else f"model.{name}": tensor for name, tensor in state.items()}

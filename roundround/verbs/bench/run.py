@@ -48,7 +48,7 @@ FIXED = ("trainer.precision=32-true",)  # for every training, as in the stored v
 
 
 def bench(cfg: DictConfig, invocation: Invocation) -> None:
-    """Measure the named variants that have no values yet, and show all in comparison with the baseline."""
+    """Measure the named variants that have no values yet, then show all variants in comparison with the baseline."""
     config = checked(BenchConfig, cfg)
     the_set = read_set(config.set, config.size, invocation.config_dir)
     [baseline] = variants_of(config.baseline)
@@ -81,8 +81,8 @@ def bench(cfg: DictConfig, invocation: Invocation) -> None:
 def all_values(the_set: StandardSet, config: BenchConfig, config_dir: str | None) -> dict[str, Standing]:
     """The values for the current set: from the package, from the given files and from earlier runs.
 
-    Prints a line for each file or seed that is left out: values of another set, and seeds of a user's variant whose
-    code has changed since.
+    Prints a line for each file or seed that is left out. A file is left out if its values are of another set. A seed
+    is left out if it has values already, or if the code of a user's variant has changed since it was measured.
     """
     found = {standing.name: standing for standing in stored(the_set.name, the_set.size)}
     own = [
@@ -150,7 +150,7 @@ class SetRunner:
             add(self.found, standing)
 
     def run_seed(self, standing: Standing, seed: int) -> None:
-        """Run every part for one seed; a part that fails, with any error, gets a remark in place of numbers."""
+        """Run every part of the set for one seed. A part that fails gets a remark in place of numbers."""
         began = time.monotonic()
         numbers: dict[str, Mapping[str, float]] = {}
         remarks: dict[str, list[str]] = {}
@@ -217,7 +217,7 @@ class SetRunner:
         return found
 
     def measured(self, part: Part, trained: Mapping[str, Path], remarks: list[str]) -> Mapping[str, float]:
-        """The numbers of a measurement on another part's model. Appends to `remarks` what the reader must know."""
+        """The numbers of a measurement of another part's model. Appends to `remarks` what the reader must know."""
         if part.model_of not in trained:
             raise UserError(f"the part {part.model_of} made no model")
         from roundround.asking import bench_measures  # imports torch and transformers
@@ -242,7 +242,7 @@ class SetRunner:
 
 
 def origin(trained: Iterable[Path]) -> dict[str, str | None]:
-    """The commits and the machines with which the models were trained, which may have been before this run."""
+    """The commits and the machines with which the models were trained. Some models come from earlier runs."""
     manifests = list(map(read_manifest, trained))
     codes = [manifest.get("git") or {"commit": f"version {manifest['roundround']}"} for manifest in manifests]
     commits = dict.fromkeys(f"{git['commit']}{' with changes' if git.get('dirty') else ''}" for git in codes)

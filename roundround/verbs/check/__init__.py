@@ -1,4 +1,4 @@
-"""`roundround check`: which rotation a model really applies, and vectors to test an implementation with.
+"""`roundround check`: which rotation a model really applies, and test vectors for implementations of an encoding.
 
 Tested by tests/asking/test_applied_rotations.py.
 """
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 class CheckConfig:
     """The config of `roundround check`. It names a run, a model or an encoding.
 
-    to, against: the file of vectors to write, and the file of vectors to compare; an encoding needs one of the two.
+    to: the file of vectors to write. against: the file of vectors to compare. An encoding needs one of these two files.
     """
 
     run: str | None = key(WHERE)
@@ -59,13 +59,13 @@ class CheckConfig:
         if len(self.given) != 1 or len(files) != (self.given == ["pe"]):
             given = " ".join(f"{name}=" for name in (*self.given, *files)) or "nothing"
             raise UserError(
-                f"{given} is given to check; give one of run=last, model=stories260k (or model=hf model.path=DIR), "
+                f"check got {given}; give one of run=last, model=stories260k (or model=hf model.path=DIR), "
                 "pe=... with to=FILE.safetensors (to write vectors), or pe=... with against=FILE (to compare vectors)"
             )
 
     @property
     def given(self) -> list[str]:
-        """The names of the keys among run, model and pe that have a value; there must be one."""
+        """Those of the keys run, model and pe that have a value. A valid config gives exactly one of them a value."""
         return [name for name in ("run", "model", "pe") if getattr(self, name) is not None]
 
 

@@ -1,4 +1,4 @@
-"""`roundround check`: the rotations that a loaded model applies, and vectors of conformance of an encoding.
+"""`roundround check`: the rotations that a loaded model applies, and test vectors for implementations of an encoding.
 
 Tested by tests/asking/test_applied_rotations.py.
 """
@@ -52,7 +52,7 @@ ROWS = ("rotation", "pairing", "pairs", "wavelength", "attention factor", "windo
 
 
 def check(cfg: DictConfig, invocation: Invocation) -> None:
-    """Compare a model's layers with their config, or write or compare the vectors of an encoding."""
+    """Check a model's layers against its config, write an encoding's test vectors to a file, or check such a file."""
     config = checked(CheckConfig, cfg)
     [given] = config.given
     read = {"run": ["checkpoint"], "model": [], "pe": ["train_length", *OF_THE_VECTORS]}[given]
@@ -99,7 +99,7 @@ def check(cfg: DictConfig, invocation: Invocation) -> None:
 
 
 def row(report: LayerReport) -> tuple[str, ...]:
-    """The measurements of a layer, a cell for each of ROWS."""
+    """The measurements of a layer as cells of a table; ROWS has the names of these measurements."""
     turning, seen = report.turning, report.seen
     rotates, least = bool(turning.n_rotated), "at least " if report.n_slow else ""
     remarks = ["bias on logits"] if seen.biased else []
@@ -125,7 +125,10 @@ def slowest(report: LayerReport) -> float:
 
 
 def records(reports: Sequence[LayerReport], unread: Sequence[str]) -> list[dict[str, Any]]:
-    """Records of the config keys that nothing reads, if any, then of each layer's numbers and differences."""
+    """A record for each layer with its numbers and differences.
+
+    Before these comes a record of the config keys that roundround does not read, if there are any.
+    """
     keys = [{"metric": "unread_keys", "value": len(unread), "keys": ", ".join(unread)}] if unread else []
     return keys + [
         {
@@ -191,7 +194,10 @@ def show(reports: Sequence[LayerReport], unread: Sequence[str], name: str, where
 
 
 def encoding_of(config: CheckConfig, n_heads: int, n_key_heads: int, head_dim: int) -> PositionalEncoding:
-    """The encoding of `pe=` with these sizes. Raises UserError if its queries and keys do not show what it does."""
+    """The encoding of `pe=` with these sizes.
+
+    Raises UserError if the encoding depends on more than queries, keys and positions.
+    """
     shape = AttentionShape(
         n_heads=n_heads,
         n_key_heads=n_key_heads,
@@ -235,9 +241,10 @@ def write_vectors(cfg: DictConfig, config: CheckConfig, invocation: Invocation) 
 
 
 def hold_against(cfg: DictConfig, config: CheckConfig, invocation: Invocation) -> None:
-    """Compare the tensors of the file of `against=` with those that the encoding gives.
+    """Compare the tensors in the file `against=` with the tensors that the encoding gives.
 
-    Raises Refuted if one differs by more than rounding, and NoVerdict if rounding may hide a difference.
+    Raises Refuted if a tensor differs by more than rounding, and NoVerdict if rounding is so large that it could hide a
+    difference.
     """
     assert config.against is not None
     path = home_expanded(config.against, "against")
@@ -278,13 +285,16 @@ def hold_against(cfg: DictConfig, config: CheckConfig, invocation: Invocation) -
         raise Refuted(f"{', '.join(differing)} of {path} differ by more than rounding")
     if hidden:
         raise NoVerdict(
-            f"no verdict on {', '.join(hidden)} of {path}: rounding may change some values by as much as their size; "
+            f"no verdict on {', '.join(hidden)} of {path}: rounding can be as large as some of the values; "
             "make the file with smaller positions"
         )
 
 
 def read_vectors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors of a file and its metadata. UserError if it cannot be read or lacks inputs of other tensors."""
+    """The tensors of a file of vectors, and the file's metadata.
+
+    Raises UserError if the file cannot be read, or if it lacks an input (positions, q, k) or has no result to compare.
+    """
     try:
         with safe_open(path, "pt") as opened:
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118

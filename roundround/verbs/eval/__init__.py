@@ -73,12 +73,12 @@ class EvalConfig:
         if self.by not in ("forcing", "generation"):
             raise UserError(
                 f"by={self.by} must be forcing (the model gets the right tokens before each answer token) or "
-                "generation (it writes)"
+                "generation (the model writes the answer)"
             )
         if self.by == "generation" and self.dispersion:
             raise UserError(
-                "dispersion=true measures attention on whole examples, but with by=generation the model writes them; "
-                "give one of them"
+                "dispersion=true measures attention on whole examples, but with by=generation the model writes the "
+                "answers; leave out one of the two"
             )
         names = [name.removeprefix(HARNESS) for name in self.tasks]  # the prefix may stand before the first task alone
         if names and not self.tasks[0].startswith(HARNESS):
@@ -88,7 +88,7 @@ class EvalConfig:
         self.tasks = names
         if self.tasks_path is not None and not self.tasks:
             raise UserError(
-                "tasks_path= is a folder of lm_eval's tasks, and no task is named; give tasks=lm_eval:NAME too"
+                "tasks_path= is a folder of lm_eval's tasks, but no task is named; give tasks=lm_eval:NAME too"
             )
         check_checkpoint(self.checkpoint)
         if not self.prefix or min(self.prefix) < 0:

@@ -85,10 +85,10 @@ OF_OTHERS = ("by", "length", "stride", "max_tokens", "bos", "examples", "dispers
 
 @dataclass(frozen=True, kw_only=True)
 class AskedModel:
-    """The model that is evaluated. choices: the option of each config group, by the name that results use.
+    """The model that is evaluated.
 
-    context: the context length in training, in tokens. trained: the run that trained a decoder; None for a pretrained
-    model.
+    choices: {config group: the name of its option in the results}. context: the context length in training, in tokens.
+    trained: the run that trained the model; None for a pretrained model.
     """
 
     model: Decoder | ProbedHuggingFaceModel
@@ -159,7 +159,7 @@ def finish(
     note: str,
     *more: Table,
 ) -> None:
-    """Write the numbers; the process that writes also draws the figure and prints tables and lines.
+    """Write the numbers, draw the figure, and print tables and lines. Only the first process writes, draws and prints.
 
     more: the tables that are printed before the table of `kind`.
     """
@@ -298,10 +298,11 @@ def evaluate_task(cfg: DictConfig, config: EvalConfig, invocation: Invocation, t
 
 
 def quarter_turns(task: Task, subject: AskedModel, lengths: Sequence[int], common: Mapping[str, Any]) -> list[Record]:
-    """Records of the distance at which the slowest pair has turned by pi / 2, for each length of a task with distances.
+    """For a task whose parts are distances: the distance at which the slowest pair has turned by pi / 2, as records.
 
-    Semantic attention that uses this pair works up to about this distance: Barbero et al. 2024, arXiv:2410.06205,
-    Theorem 6.1. Empty for other tasks, and if some pair does not rotate.
+    Each length gets a record with this same distance. Semantic attention that uses this pair works up to about this
+    distance: Barbero et al. 2024, arXiv:2410.06205, Theorem 6.1. There are no records for other tasks, or if some pair
+    does not rotate.
     """
     facts = subject.decoder.facts() if task.part() == "distance" and subject.decoder is not None else {}
     wavelength = facts.get("slowest_wavelength")
@@ -311,7 +312,7 @@ def quarter_turns(task: Task, subject: AskedModel, lengths: Sequence[int], commo
 
 
 def answering(config: EvalConfig, subject: AskedModel) -> Callable[[Task, list[tuple[Example, int]]], AnswerScores]:
-    """The function that scores distinct examples, given as pairs of an example and how often it was drawn."""
+    """The function that scores examples. It takes pairs: an example, and the number of times that it was drawn."""
     if config.by == "generation":
         writer: Writer
         if subject.trained is not None and subject.decoder is not None:
@@ -328,9 +329,9 @@ def measure_task(
 ) -> tuple[dict[int, dict[str, AnswerScores]], dict[int, Dispersion], int]:
     """Returns scores by length and part of the task, dispersions by length, and the number of shared examples.
 
-    A task without parts has one part, named "". Dispersions are empty unless the config asks for them. Shared examples
-    are those that may also be in training. Each process draws all examples and scores a part of them. contexts: the
-    number of tokens of the longest example of each length.
+    A task without parts has one part, named "". Dispersions are empty unless the config asks for them. An example is
+    shared if it possibly occurs in training too. Each process draws all examples and scores a share of them. contexts:
+    {length: the number of tokens of the longest example of this length}.
     """
     by_part: dict[int, dict[str, AnswerScores]] = {}
     dispersions, n_shared, answer = {}, 0, answering(config, subject)
@@ -386,13 +387,12 @@ def evaluate_pairs(
 ) -> None:
     """Score all pairs after each prefix, and report in a run directory.
 
-    Raises UserError if the model was trained on a task, or if it cannot read such a prefix.
+    Raises UserError if the model was trained on a task, or if it cannot read the longest prefix.
     """
     trained = subject.trained
     if trained is not None and trained.learns_a_task:
         raise UserError(
-            f"{trained.directory} was trained on a task, and data= asks for English sentences; give a run trained on "
-            "text"
+            f"{trained.directory} was trained on a task, but data= gives English sentences; give a run trained on text"
         )
     first = subject.vocabulary.end_of_document if trained is None else first_of(subject.vocabulary)
     asked, prefixes = pairs.by_phenomenon(), sorted(set(config.prefix))
@@ -402,7 +402,9 @@ def evaluate_pairs(
     subject.check_room(prefixes[-1] + n_tokens, what)
     if prefixes[-1] and first is None:
         assert trained is not None
-        raise UserError(f"{trained.directory} was trained on documents that do not see each other; leave prefix= out")
+        raise UserError(
+            f"{trained.directory} was trained on separate documents, so it reads no prefix; leave out prefix="
+        )
     text = cut(subject, config, prefixes[-1]) if prefixes[-1] else []
     is_sample = pairs.of_package or pairs.n_pairs is not None
     with opened_run(invocation, cfg) as run:
@@ -437,10 +439,10 @@ def tokens_of(asked: Mapping[str, Sequence[Pair]], before: str, vocabulary: Voca
 
 
 def cut(subject: AskedModel, config: EvalConfig, n: int) -> list[int]:
-    """The longest prefix: n tokens of held-out text that end at the end of a document.
+    """The longest prefix: n tokens of held-out text, up to the end of a document.
 
-    Shorter prefixes are its last tokens, so that the tokens next to a sentence are always the same. Raises UserError if
-    there is too little text.
+    Each shorter prefix is the end of the longest prefix, so that the tokens next to a sentence are always the same.
+    Raises UserError if there is too little text.
     """
     if subject.trained is not None:
         data = subject.trained.held_out_text()
@@ -487,7 +489,7 @@ def scored(
 
 
 def csv_of(by_prefix: Mapping[int, report.PairScores]) -> str:
-    """A csv with the log-probabilities (nats) of both sentences of a pair, a row for each prefix and pair."""
+    """A csv with a row for each prefix and pair: the log-probabilities of the pair's two sentences, in nats."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["prefix", "phenomenon", "pair", "good", "bad"])
@@ -503,9 +505,9 @@ def csv_of(by_prefix: Mapping[int, report.PairScores]) -> str:
 
 
 def evaluate_harness(cfg: DictConfig, config: EvalConfig, invocation: Invocation, subject: AskedModel) -> None:
-    """Evaluate the tasks that the config names with the harness.
+    """Run EleutherAI's harness on the tasks that the config names.
 
-    Raises UserError if the harness is not installed or has no such task.
+    Raises UserError if the harness is not installed, or if it lacks one of these tasks.
     """
     keys = overridden(invocation.overrides)
     refuse(invocation, OF_TEXT, "is for text and tasks of roundround; tasks=lm_eval:... takes length= and examples=")

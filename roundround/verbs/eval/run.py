@@ -37,7 +37,7 @@ from roundround.verbs.eval.questions import (
 
 
 def evaluate(cfg: DictConfig, invocation: Invocation) -> None:
-    """Score a run, rebuilt from its manifest, or a pretrained model; `pe`, `softmax`, `data` replace its own."""
+    """Measure the model of a run or a pretrained model. `pe`, `softmax` and `data` replace the model's own."""
     given = invocation.given | ({} if cfg.tasks else give_default_data(cfg, otherwise="pydoc"))
     config = checked(EvalConfig, cfg)
     pairs = pairs_asked_for(config, invocation)
@@ -64,10 +64,10 @@ def evaluate(cfg: DictConfig, invocation: Invocation) -> None:
 
 @contextmanager
 def of_run(cfg: DictConfig, config: EvalConfig, invocation: Invocation, own_data: bool) -> Iterator[AskedModel]:
-    """The decoder of a run. Options that replace its own encodings are written in full into the recorded config."""
+    """The decoder of a run. If an encoding is replaced, the recorded config gets all values of the new encoding."""
     if config.bos == "true":
         raise UserError(
-            "bos=true is for a pretrained model=; a run was trained on windows that begin anywhere in a text"
+            "bos=true is for a pretrained model=; a run's model was trained on windows that begin anywhere in a text"
         )
     source = find_run(config.run, config.outputs, "train", done=True)
     trained = TrainedRun(
@@ -93,13 +93,13 @@ def of_run(cfg: DictConfig, config: EvalConfig, invocation: Invocation, own_data
 def pretrained(
     cfg: DictConfig, config: EvalConfig, invocation: Invocation, given: dict[str, str]
 ) -> Iterator[AskedModel]:
-    """A pretrained model, patched inside the block."""
+    """A pretrained model; inside the block its attention uses the `pe` and `softmax` of the config."""
     refuse_checkpoint(invocation)
     if config.run != "last" or "run" in overridden(invocation.overrides):
         raise UserError("give run= for a model trained here or model= for a pretrained one, not both")
     if config.pattern is not None:
         raise UserError(
-            "pattern= is for a run, whose kinds of layers are known; a pretrained model takes pe= and softmax="
+            "pattern= is for a run, whose kinds of layers are known; for a pretrained model, give pe= or softmax="
         )
     assert config.model is not None
     device = pick_device(config.device)
@@ -110,7 +110,7 @@ def pretrained(
 
 
 def task_of(config: EvalConfig, subject: AskedModel) -> Task | None:
-    """The task that `data` names or the run learns; None for text."""
+    """The task that `data` names, or the task that the run learnt if `data` is not given; None for text."""
     if subject.trained is not None:
         return subject.trained.task()
     assert config.data is not None, "a pretrained model is given one"
@@ -119,7 +119,7 @@ def task_of(config: EvalConfig, subject: AskedModel) -> Task | None:
 
 
 def text_of(config: EvalConfig, invocation: Invocation, subject: AskedModel) -> tuple[TokenData, bool]:
-    """The held-out text, and whether its documents do not see each other."""
+    """The held-out text, and True if its documents do not see each other."""
     trained, decoder = subject.trained, subject.decoder
     if trained is None or decoder is None:
         assert config.data is not None, "a pretrained model is given one"

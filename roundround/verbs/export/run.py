@@ -75,7 +75,10 @@ def export(cfg: DictConfig, invocation: Invocation) -> None:
 
 
 def held_out_windows(trained: TrainedRun) -> Tensor:
-    """A few windows of the run's own held-out text, or examples, of the training context length: [B, T], int64."""
+    """A few texts [B, T] (int64) of the run's own data, at most as long as the training context.
+
+    They are windows of held-out text, or, for a run that learnt a task, test examples.
+    """
     task = trained.task()
     if task is not None:
         drawn = Examples(task, seed=trained.config.seed, split="test", length=task.train_lengths[1])
@@ -87,7 +90,10 @@ def held_out_windows(trained: TrainedRun) -> Tensor:
 
 
 def write_checked(run: Run, model: ModelToExport, windows: Tensor, destination: Path, card: Card) -> None:
-    """Write beside the destination, compare logits, move into place, and print what was done."""
+    """Write the exported folder beside the destination, compare its logits with the run's, and move it into place.
+
+    Prints what was done.
+    """
     stock, choices = stock_config(model.decoder, model.sizes), run.manifest["choices"]
     pe, parts = choices.get("pe"), chosen_parts(choices)
     own = f"a model with its own {MODELING}.py (trust_remote_code=True)"

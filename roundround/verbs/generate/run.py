@@ -90,7 +90,7 @@ class Session:
         )
 
     def take_line(self) -> bool:
-        """Add a line that the user types to the text; False at the end of the input."""
+        """Read a line from the user and append it to the text. Returns False at the end of the input."""
         self.run.log(self.n_of_text[0], tokens=len(self.texts[0]))
         print_text("\n")
         print("> ", end="", file=sys.stderr, flush=True)
@@ -101,7 +101,7 @@ class Session:
         return bool(line)
 
     def extend(self) -> None:
-        """Feed the tokens that the model has not read, and generate up to `length` more tokens."""
+        """Let the model read the tokens that it has not read yet, and generate up to `length` more tokens."""
         config, stream, start = self.config, TextStream(self.writer, self.texts[0]), time.perf_counter()
         unread = self.texts[0][self.n_read :]
         options: dict[str, Any] = {"length": config.length, "temperature": config.temperature, "top_k": config.top_k}

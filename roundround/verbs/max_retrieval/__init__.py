@@ -1,4 +1,4 @@
-"""`roundround max-retrieval`: the largest of ever more items.
+"""`roundround max-retrieval`: finding the largest item in sets that are larger than in training.
 
 Tested by tests/config/test_verbs.py.
 """

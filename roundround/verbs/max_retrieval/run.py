@@ -255,9 +255,10 @@ def report_on(
 
 
 def softmax_of(config: MaxRetrievalConfig, name: str, **replaced: Any) -> AttentionSoftmax:
-    """The normaliser of this name, in eval mode.
+    """The normaliser with this name, in eval mode.
 
-    Raises UserError if it needs inputs that this head lacks, or if the baseline is not the plain softmax.
+    Raises UserError if the normaliser needs inputs that this head lacks, or if it is the baseline but not the plain
+    softmax.
     """
     node = config.normalisers[name]
     if replaced:
@@ -271,17 +272,18 @@ def softmax_of(config: MaxRetrievalConfig, name: str, **replaced: Any) -> Attent
         )
     if softmax.window is not None or type(softmax).row_parameters is not AttentionSoftmax.row_parameters:
         what = "a window or parameters of each token"
-        raise UserError(f"normalisers.{name} has {what}, which the items of a set cannot have; leave it out")
+        raise UserError(f"normalisers.{name} has {what}, but the items of a set are not tokens in order; leave it out")
     return softmax
 
 
 def fit_temperature(
     run: Run, config: MaxRetrievalConfig, models: Models, peers: Peers
 ) -> tuple[torch.Tensor, AttentionSoftmax]:
-    """The paper's fit over all seeds: its points [inputs, 2], and adaptive temperature with the fitted polynomial.
+    """Fit the temperature as in the paper, over all seeds.
 
-    The polynomial is limited to the entropies of the points, because a quartic has no meaning beyond them. Raises
-    ValueError if there are too few points.
+    Returns the fitted points [inputs, 2], and the adaptive temperature with the fitted polynomial. The polynomial is
+    limited to the range of the points' entropies, because a quartic has no meaning outside it. Raises ValueError if
+    there are too few points.
     """
     every: list[torch.Tensor] = []
     for n in config.fit_sizes:
@@ -313,7 +315,9 @@ def fit_temperature(
 
 
 def fits_by_seed(points: Sequence[torch.Tensor], n_seeds: int) -> list[list[float]]:
-    """The fit to each seed's own points; empty if there are too few. points: ordered by size, then by seed."""
+    """The coefficients fitted to each seed's points; empty if there are too few points.
+
+    points: the points of all sizes and seeds, ordered by size, then by seed."""
     own = [torch.cat(list(points[seed::n_seeds])).numpy() for seed in range(n_seeds)]
     try:
         return [fit_quartic(points_N2[:, 0], points_N2[:, 1]) for points_N2 in own]

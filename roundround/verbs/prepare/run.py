@@ -25,7 +25,10 @@ from roundround.verbs.prepare import PrepareConfig
 
 
 def prepare(cfg: DictConfig, invocation: Invocation) -> None:
-    """Tokenise the corpus, or each source of a mixture, unless that is done; print its address and its counts."""
+    """Tokenise the corpus, or each source of a mixture, unless it is tokenised already.
+
+    Prints the address and the counts of each prepared corpus.
+    """
     config = checked(PrepareConfig, cfg)
     corpus = corpus_of(config)
     recipe = build(config.tokenizer, TokenizerRecipe)  # type: ignore[type-abstract]
@@ -59,18 +62,18 @@ def corpus_of(config: PrepareConfig) -> Corpus:
     source = build(config.data, Corpus)  # type: ignore[type-abstract]
     if isinstance(source, Prepared):
         raise UserError(
-            f"{source.path} is prepared already; to train on it, give data=prepared data.path={source.path} to train"
+            f"{source.path} is prepared already; to train on it: roundround train data=prepared data.path={source.path}"
         )
     if source.separate_documents:
         raise UserError(
-            "data.separate_documents does not change the tokens; leave it out here, and give it to train with "
-            "data=prepared"
+            "data.separate_documents does not change the tokens, so leave it out here; it is an option of: "
+            "roundround train data=prepared"
         )
     return source
 
 
 def prepared(corpus: Corpus, recipe: TokenizerRecipe, to: Store | None, n_processes: int) -> list[Entry]:
-    """Prepare the corpus in `to`; a source of a mixture gets a folder of its name, unless the source is prepared."""
+    """Prepare the corpus in `to`. In a mixture, each source that is not prepared yet gets a folder of its own name."""
     cache_dir = default_cache_dir()
     if not isinstance(corpus, Mixture):
         return [make(corpus, recipe, to, cache_dir, n_processes=n_processes)]

@@ -65,7 +65,9 @@ class SubjectConfig:
                 "bos= out"
             )
         if self.texts is not None and self.data is not None:
-            raise UserError("texts= names texts of the package, and data= (or text=) others; give one of them")
+            raise UserError(
+                "texts= names texts of the package, and data= (or text=) names other texts; give only one of them"
+            )
         if self.run is not None and self.model is not None:
             raise UserError("give run= for a model trained here or model= for a pretrained one, not both")
 

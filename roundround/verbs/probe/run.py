@@ -49,7 +49,10 @@ from roundround.verbs.probe import ProbeConfig
 
 
 def probe(cfg: DictConfig, invocation: Invocation) -> None:
-    """Probe a model with `texts`, `data` or the run's own held-out text, and with one prompt token by token."""
+    """Probe a model on texts (`texts`, `data` or the run's own held-out text), and in detail on one prompt.
+
+    With `ablate` or `prompt=maximum` it makes that measurement instead.
+    """
     choices = subject_choices(cfg, invocation, with_data=True)
     config = checked(ProbeConfig, cfg)
     bands = [ablation.parse_band(text) for text in config.ablate if text != "curve"]
@@ -82,7 +85,10 @@ def probe(cfg: DictConfig, invocation: Invocation) -> None:
 def probe_texts(
     run: Run, config: ProbeConfig, probed: ProbedModel, trained: TrainedRun | None, texts: list[list[int]]
 ) -> None:
-    """Norms, entropies and rows of the texts, and one prompt token by token."""
+    """Measure norms of queries and keys, entropies and attention rows on the texts, and on one prompt for each token.
+
+    Writes and draws these measurements.
+    """
     prompt = prompt_for(config.prompt, probed, trained)
     seen = observe(
         probed, texts, batch_tokens=config.batch_tokens, rows=config.rows, entropy=config.entropy, prompt=prompt
@@ -105,7 +111,10 @@ def probe_texts(
 
 
 def probe_maximum(run: Run, probed: ProbedModel, style: FigureStyle) -> None:
-    """Measure the entropy of every head at the last token of a question for the largest of ever more numbers."""
+    """Ask for the largest of several numbers, in words, and measure every head's entropy at the question's last token.
+
+    The lists of numbers grow from question to question.
+    """
     check(probed, probed.tokens(APOSTROPHE))
     entropies = entropy_by_length(probed)
     records = [
@@ -129,9 +138,10 @@ def ablate(
     windowed: Windowed | None,
     measure: Callable[[], PositionLoss],
 ) -> None:
-    """Measure perplexity with the frequencies of all bands set to zero; without bands, step by step (`draw_curve`).
+    """Measure perplexity before and after the frequencies of all bands are set to zero.
 
-    measure: the function that returns the loss of the texts.
+    If there are no bands, `draw_curve` sets more and more frequencies to zero. measure: the function that returns the
+    loss of the texts.
     """
     check(probed, texts[0])
     cut = [ablation.without(table, bands) for table in probed.tables()]
@@ -172,7 +182,7 @@ def draw_curve(
     common: dict[str, Any],
     style: FigureStyle,
 ) -> None:
-    """Perplexity against the fraction of frequencies kept, from both ends."""
+    """Draw perplexity against the fraction of frequencies kept, when the lowest or the highest are set to zero."""
     steps = ablation.curve(max(int((table > 0).sum()) for table in probed.tables()))
     losses = [ablation.ablated_loss(probed, [band], measure) for band in steps]
     records = report.records_of_loss(before, **common, ablate="none", kept=1.0)

@@ -51,7 +51,7 @@ def reproduce(cfg: DictConfig, invocation: Invocation) -> None:
 
 
 def chosen(wanted: Sequence[str]) -> dict[str, Figure]:
-    """The figures with these names; `all` is all figures. UserError for a name that does not exist."""
+    """The figures with these names; `all` stands for all figures. Raises UserError for an unknown name."""
     for name in wanted:
         if name not in item_names():
             raise UserError(f"no item '{name}'{nearest(name, item_names())}")
@@ -122,7 +122,7 @@ def make(figures: Mapping[str, Figure], cfg: DictConfig, config: ReproduceConfig
 
 
 def subject_of(figure: Figure, cfg: DictConfig, invocation: Invocation) -> Subject | None:
-    """The model to use: the one on the command line, else the paper's own; None if the item shows no model."""
+    """The model for a figure: the command line's model, or else the paper's; None if the figure shows no model."""
     if figure.model is None:
         return None
     words = given(invocation, "model")
@@ -142,7 +142,10 @@ def given(invocation: Invocation, group: str) -> tuple[str, ...]:
 
 
 def why_not(figure: Figure, subject: Subject | None, for_all: bool) -> str | None:
-    """The reason why an item cannot be made here; None if it can. for_all: whether all are made, without downloads."""
+    """The reason why a figure cannot be made here; None if it can be made.
+
+    for_all: whether all figures were requested; then no model is downloaded.
+    """
     if figure.needs:
         return f"needs {figure.needs}"
     if subject is None or not subject.is_the_papers:

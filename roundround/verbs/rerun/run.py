@@ -1,4 +1,4 @@
-"""`roundround rerun RUN`: repeats a run from its manifest alone, and checks that every number is the same.
+"""`roundround rerun RUN`: repeats a run, using only its manifest, and checks that every number is the same.
 
 Tested by tests/analysis/test_rerun.py.
 """
@@ -49,9 +49,9 @@ FOLDER = "again"  # the folder of the repetition in the run directory; it is not
 
 
 def rerun(cfg: DictConfig, invocation: Invocation) -> None:
-    """Print what has changed since the run, repeat it and compare its numbers. Raises Refuted if one differs.
+    """Print what has changed since the run, repeat the run and compare the numbers. Raises Refuted if one differs.
 
-    Folders that the manifest names may contain code that libraries execute, so they are only used with `trust`.
+    Libraries could execute code from the folders that the manifest names, so these folders are used only with `trust`.
     """
     config = checked(RerunConfig, cfg)
     (word,) = config.paths
@@ -94,9 +94,9 @@ def rerun(cfg: DictConfig, invocation: Invocation) -> None:
 def changes_of_config(
     before: PastRun, overrides: Sequence[str], config_dir: str | None, config: RerunConfig
 ) -> list[str]:
-    """The config keys whose composed values differ today, as far as this is known before the run.
+    """The config keys whose composed values have changed since the run, as far as this is known before its repetition.
 
-    Raises UserError for a foreign class that is not trusted, and if the text or task is not the one that was read.
+    Raises UserError for a foreign class that is not trusted, or if the text or task is not the one that the run read.
     """
     if config_dir is not None:
         sys.path.insert(0, config_dir)  # for this job
@@ -126,7 +126,10 @@ def check_data(before: PastRun, planned: dict[str, Any]) -> None:
 
 
 def conclude(run: Run, before: PastRun, again: PastRun, rtol: float, known: Sequence[str]) -> None:
-    """Compare both runs and print the result. Raises Refuted if numbers differ, or if the data is not the same."""
+    """Compare both runs and print the result. Raises Refuted if numbers or data differ.
+
+    known: the lines about changes that have been printed already.
+    """
     then, now = before.manifest, again.manifest
     for line in (*config_changes(then["config"], now["config"]), *surroundings_changes(then, now.get("device"))):
         if line not in known:
@@ -153,7 +156,7 @@ def conclude(run: Run, before: PastRun, again: PastRun, rtol: float, known: Sequ
 
 
 def records(pairs: Sequence[Repeated], counts: dict[str, int], largest: float) -> list[dict[str, Any]]:
-    """Records of the totals, then one for each number, whose value is the relative difference."""
+    """Records of the totals, then a record for each compared number; its value is the relative difference."""
     total: list[dict[str, Any]] = [{"metric": f"n_{verdict}", "value": n} for verdict, n in counts.items()]
     total.append({"metric": "largest_relative_difference", "value": largest})
     for pair in pairs:

@@ -14,7 +14,10 @@ from roundround.verbs.probe import SubjectConfig
 
 @dataclass(kw_only=True, repr=False, eq=False)
 class TheoryConfig(SubjectConfig):
-    """The config of `roundround theory`. Without run and model, statements are checked on their constructions alone."""
+    """The config of `roundround theory`.
+
+    If neither `run` nor `model` is given, statements are checked only on the examples that the code constructs.
+    """
 
     claim: list[str]
 

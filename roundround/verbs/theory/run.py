@@ -1,4 +1,4 @@
-"""`roundround theory`: every statement of the papers as a check, on its construction and on a trained model.
+"""`roundround theory`: checks the statements of the papers on constructed examples and on a trained model.
 
 Tested by tests/verbs/test_theory.py.
 """

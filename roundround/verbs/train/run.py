@@ -47,7 +47,7 @@ from roundround.verbs.train import TrainConfig
 
 
 def train(cfg: DictConfig, invocation: Invocation) -> None:
-    """Train a decoder as the config says; resume the run that `resume` names."""
+    """Train a decoder as the config says, or continue the run that `resume` names."""
     config, start = starting_point(cfg, invocation)
     check_trainer(plain(config.trainer))
     make = start.make_decoder
@@ -150,7 +150,7 @@ def announce(
     strategy: str,
     first_step: int,
 ) -> None:
-    """Record what is about to be trained, and by how many processes from which step on; print it in two lines."""
+    """Record the model, the number of processes and the first step in the manifest; print lines about them."""
     facts: dict[str, Any] = {"parameters": n_parameters(decoder), **decoder.facts()}
     now = {
         "from_step": first_step,
