@@ -52,7 +52,7 @@ ROUNDING_OF_LOGITS = {torch.float64: 1e-9, torch.float32: 1e-3}  # relative to t
 
 
 def equation_3() -> Finding:
-    """The logit of a query at i with a key at j depends on j - i alone: every pair of the key is turned by j - i steps.
+    """The logit of a query at i with a key at j depends only on j - i: every pair of the key is turned by j - i steps.
 
     (R^i q_i)^T (R^j k_j) = sum_k q_i^(k)T rho(g_k)^(j - i) k_j^(k), with pair k in the channels (k, k + d/2)
 
@@ -105,7 +105,7 @@ def by_formula(q_HTC: Tensor, k_HTC: Tensor, layout: Layout) -> Tensor:
 
 
 def relative_error(ours: Tensor, formula: Tensor) -> float:
-    """The largest difference between the two, divided by the root mean square of the formula's values."""
+    """The largest difference between `ours` and `formula`, divided by the root mean square of `formula`."""
     return float((ours - formula).abs().max() / formula.square().mean().sqrt())
 
 
@@ -113,7 +113,10 @@ EPS = 2.0**-52  # relative rounding of float64; an angle's error in radians is a
 
 
 def timescales(head_dim: int, p: float) -> np.ndarray:
-    """1 / g_k in tokens, as the listing has it: [P]. It is infinite after the first int(p * head_dim // 2) pairs."""
+    """1 / g_k in tokens, computed as in the listing of `p_rope_listing`: [P].
+
+    It is infinite after the first int(p * head_dim // 2) pairs.
+    """
     rope_angles = int(p * head_dim // 2)
     fraction = 2.0 * np.arange(0, rope_angles) / head_dim
     return np.pad(THETA**fraction, (0, head_dim // 2 - rope_angles), constant_values=np.inf)
@@ -438,13 +441,16 @@ def thm_5_3() -> Finding:
 
 
 def shares(pairs: range, place: int = 0) -> Tensor:
-    """Logit of q = psi with k = R^place psi at distances 0 .. 8191, for psi = `equal_norms(pairs)`: [N]."""
+    """The logit of q = psi with k = R^place psi at distances 0 .. 8191, for psi = `equal_norms(pairs)`: [N].
+
+    psi has length 1, so the logit is a share of |psi|^2, its largest possible value.
+    """
     psi = equal_norms(pairs)
     return logits(psi, turned(psi, place * ladder_by_formula()), torch.arange(max(LENGTHS)), frequencies())
 
 
 def shares_by_formula(pairs: range, place: int = 0) -> np.ndarray:
-    """`shares` by the formula: the mean of cos((n - place) g_k) over the pairs, [N]."""
+    """The logits of `shares` by their formula, the mean of cos((n - place) g_k) over the pairs: [N]."""
     g_P = ladder_by_formula()[pairs.start : pairs.stop].numpy()
     mean_N: np.ndarray = np.cos(np.outer(np.arange(max(LENGTHS)) - place, g_P)).mean(1)
     return mean_N
@@ -458,12 +464,15 @@ def equal_norms(pairs: range) -> Tensor:
 
 
 def needed(f_N: Tensor, place: int = 0) -> float:
-    """The least |psi|^2 at which the key at distance `place` has the weight WEIGHT, by this program's softmax."""
+    """The least |psi|^2 at which this program's softmax gives the key at distance `place` the weight WEIGHT.
+
+    f_N: the logits for |psi| = 1.
+    """
     return smallest(lambda norm: float(weights(norm * f_N[None])[0, place]) >= WEIGHT)
 
 
 def needed_by_formula(f_N: np.ndarray) -> float:
-    """`needed` with the weight written out as a formula; the key that must get the weight has f = 1."""
+    """`needed` by the weight's formula instead of the softmax. f_N must be 1 at the key that gets the weight."""
     return smallest(lambda norm: np.exp(norm * (f_N - 1)).sum() <= 1 / WEIGHT)
 
 
@@ -587,7 +596,10 @@ def weight_of_target(keys_N2: Tensor, distance_N: Tensor, g: float) -> float:
 
 
 def swaps_to_lose(draw: int, g: float) -> int | None:
-    """The number of the proof's swaps, 0 to 2, until the target has at most half of the weight; None if 2 fail."""
+    """The number of the proof's swaps, 0 to 2, until the target has at most half of the weight.
+
+    None if the target has more than half even after both swaps.
+    """
     keys_N2, distance_N = keys_of(draw, g)
     longest = 1 + int(keys_N2[1:].norm(dim=-1).argmax())
     for n_swaps, key in enumerate((None, 0, longest)):
@@ -702,7 +714,7 @@ def table_1() -> Finding:
 
 
 def least_weight(encoding: PositionalEncoding, place: int) -> float:
-    """The least weight on the token `place` positions before, over all rows but the first that has such a token.
+    """The least weight of a row on the token `place` positions before. The first row with such a token does not count.
 
     The key is psi, rotated by the encoding for position `place`; so its logit is largest at that distance.
     """
@@ -713,7 +725,7 @@ def least_weight(encoding: PositionalEncoding, place: int) -> float:
 
 
 def encoded(encoding: PositionalEncoding, x_NC: Tensor, pos_N: Tensor) -> Tensor:
-    """x as this program's encoding rotates queries and keys at these positions: [N, C]."""
+    """x after the rotation that the encoding gives to queries and keys at these positions: [N, C]."""
     prepared = encoding.prepare(pos_N[None], x_NC.dtype)
     queries, keys = (turn(x_NC[None, None], prepared)[0, 0] for turn in (encoding.rotate_queries, encoding.rotate_keys))
     assert torch.equal(queries, keys), "these encodings turn both alike"

@@ -87,10 +87,10 @@ def lemma_2_1() -> Finding:
 
 
 def ratios(n: int, theta: float) -> tuple[float, float, float, float]:
-    """Four numbers about a random row of n logits and a row with one logit at the top and all others at the bottom.
+    """Four numbers about two rows of n logits: a random row, and a row with one high logit and n - 1 equal low ones.
 
-    The random row's least weight over its bound, and its largest weight over its bound; the other row's largest weight
-    over its formula; the random row's largest weight.
+    In order: the random row's least weight, divided by the lower bound; the random row's largest weight, divided by the
+    upper bound; the second row's largest weight, divided by its formula; the random row's largest weight, undivided.
     """
     uniform_N = torch.rand(n, generator=torch.Generator().manual_seed(n), dtype=torch.float64)
     logits_N = (2 * uniform_N - 1) * HALF_RANGE
@@ -118,7 +118,7 @@ def spread_bound(q_DD: Tensor, k_DD: Tensor, y_D: Tensor, x_ND: Tensor) -> float
 
 
 def spread_of(q_DD: Tensor, k_DD: Tensor, y_D: Tensor, x_ND: Tensor) -> float:
-    """delta of the logits (Q y) . (K x_i), by this program's attention."""
+    """The largest minus the smallest of the logits (Q y) . (K x_i), by this program's attention."""
     q, k = (q_DD @ y_D)[None, None, None], (x_ND @ k_DD.T)[None, None]
     keys = Keys(q_pos_BQ=torch.tensor([[len(x_ND) - 1]]), k_pos_BK=torch.arange(len(x_ND))[None])
     largest, smallest = extreme_logits(*logits_of_rows(q, k, 1.0, keys, None, 0, 1))
@@ -464,10 +464,13 @@ def entropy_in_tiles(logits: np.ndarray) -> float:
 
 
 def largest(rows: Iterable[np.ndarray]) -> float:
-    """The largest absolute value of a logit."""
+    """The largest absolute value among the logits in `rows`."""
     return max(float(np.abs(row).max()) for row in rows)
 
 
 def rounding(rows: Sequence[np.ndarray]) -> float:
-    """The rounding error in nats that an entropy may have from logits (sums of CHANNELS products) and logarithms."""
+    """The largest rounding error that an entropy can have, in nats.
+
+    It comes from the logits, which are sums of CHANNELS products, and from the logarithms.
+    """
     return 4 * CHANNELS * 2.0**-52 * (largest(rows) + math.log(max(map(len, rows))))

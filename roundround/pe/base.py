@@ -20,13 +20,14 @@ class PositionalEncoding(FinalVariants, nn.Module):
     """Base of every positional encoding. Each hook does nothing unless a variant overrides it.
 
     A variant is one final class: `__init__(self, shape, *, tunables)`. The decoder builds one instance for all layers,
-    or one for each layer if `per_layer` is set; a variant that reads `shape.layer` must set it. `pos_BT` holds
+    or one for each layer if `per_layer` is set; a variant that reads `shape.layer` must set `per_layer`. `pos_BT` holds
     positions in tokens (int64; its batch axis may be 1).
 
-    An evaluation takes the mean over `draws`. A forward pass calls `positions`, `embed` and `prepare` once, then in
-    each layer `prepare_layer`, `rotate_queries`, `rotate_keys` and `bias`. `prepared` is the result of `prepare` or
-    `prepare_layer`. With a cache of earlier tokens, the hooks get only the new tokens, except `bias`, which gets all
-    keys. In that case `prepare_part` is called instead of `prepare`, and `continued` is called before `bias`.
+    A forward pass calls `positions`, `embed` and `prepare` once, then in each layer `prepare_layer`, `rotate_queries`,
+    `rotate_keys` and `bias`. `prepared` is the result of `prepare` or `prepare_layer`. With a cache of earlier tokens,
+    the hooks get only the new tokens, except `bias`, which gets all keys. In that case `prepare_part` is called instead
+    of `prepare`, and `continued` is called before `bias`. If positions are random, an evaluation takes the mean over
+    the draws that `draws` lists.
 
     Embeddings, queries and keys keep their shape and dtype. Texts of a batch do not see each other. Logits depend only
     on distances unless `embed` is overridden. A variant initialises its parameters in `reset_parameters`; a checkpoint
@@ -47,12 +48,15 @@ class PositionalEncoding(FinalVariants, nn.Module):
         return pos_BT
 
     def draws(self, tokens_BT: Tensor) -> Sequence[Any]:
-        """The values of `step` over which an evaluation of these tokens takes its mean; [None] without draws."""
+        """The draws of random positions in an evaluation of these tokens; [None] if positions are not random.
+
+        `positions` gets each draw as `step`, and the evaluation takes the mean over the draws.
+        """
         return [None]
 
     @property
     def draws_positions(self) -> bool:
-        """Whether an evaluation takes the mean of several draws."""
+        """Whether an evaluation takes the mean over several draws of positions."""
         return len(self.draws(torch.zeros(1, 1, dtype=torch.int64, device="cpu"))) > 1
 
     def embed(self, x_BTD: Tensor, pos_BT: Tensor) -> Tensor:
@@ -77,8 +81,8 @@ class PositionalEncoding(FinalVariants, nn.Module):
     def prepare_layer(self, x_BTD: Tensor, prepared: Any, keys: Keys) -> Any:
         """What the next three hooks need from a layer's normed input `x_BTD`, from which queries and keys are made.
 
-        For encodings that depend on the content; the default returns `prepared`. `keys.valid_BK` marks padding; its
-        last T columns belong to the tokens of `x_BTD`.
+        Encodings that depend on the content override this hook; the default returns `prepared`. `keys.valid_BK` marks
+        padding; its last T columns belong to the tokens of `x_BTD`.
         """
         return prepared
 
@@ -91,16 +95,16 @@ class PositionalEncoding(FinalVariants, nn.Module):
         return k_BGTC
 
     def continued(self, prepared: Any, carried: Tensor | None) -> tuple[Any, Tensor | None]:
-        """With a cache: what `bias` needs about all tokens so far, and the tensor to keep for the next part.
+        """What `bias` needs about all tokens so far, and the tensor to keep for the next part.
 
-        `prepared` is about the new tokens. `carried`, [B, ...], is the tensor that this hook returned for the part
-        before; None in the first part. The default keeps nothing. An encoding that overrides `prepare_layer` but not
-        this hook supports no cache.
+        This hook is called only with a cache. `prepared` is about the new tokens. `carried`, [B, ...], is the tensor
+        that this hook returned for the part before; None in the first part. The default keeps nothing. An encoding that
+        overrides `prepare_layer` but not this hook supports no cache.
         """
         return prepared, None
 
     def bias(self, q_BHTC: Tensor, k_BGTC: Tensor, prepared: Any) -> Bias | None:
-        """The bias on the logits of these queries and keys, which are rotated already; None for no bias.
+        """The bias on the logits of these queries and keys, both already rotated; None for no bias.
 
         The last keys are those of the queries' tokens. A cache may have dropped the first tokens of the text.
 

@@ -17,7 +17,7 @@ from roundround.pe.base import PositionalEncoding
 
 
 class InterpolatedBias(PiecewiseBias):
-    """A small network of the log-scaled absolute distance, divided by the log-scaled position of the query."""
+    """A small network's output for the log-scaled absolute distance as a share of the query's log-scaled position."""
 
     def __init__(self, fire: FIRE) -> None:
         self.fire = fire
@@ -35,7 +35,7 @@ class InterpolatedBias(PiecewiseBias):
         return torch.log1p(c * torch.maximum(threshold, q_pos.to(threshold.dtype)))
 
     def pieces(self) -> tuple[Tensor, Tensor]:
-        """FIRE's network f as a slope and a level between its knots: `PiecewiseBias.pieces`.
+        """The linear pieces of FIRE's network f, and the knots between them, as in `PiecewiseBias.pieces`.
 
         Unit m of the hidden layer is active on one side of -b_m / w_m: above it if w_m > 0, below it if w_m < 0.
         """

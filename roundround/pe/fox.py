@@ -42,7 +42,7 @@ class FoX(PositionalEncoding):
         nn.init.zeros_(self.gate_bias)
 
     def prepare_layer(self, x_BTD: Tensor, prepared: Any, keys: Keys) -> Tensor:
-        """The coordinate -c of every token and head, [B, H, T], in float64 so that long sums keep their digits."""
+        """-c, the coordinates of the tokens for `LinearBias`: [B, H, T]. In float64, long sums keep their digits."""
         with torch.autocast(x_BTD.device.type, enabled=False):  # rounding errors of bfloat16 would add up
             operands = (at_least_float32(x) for x in (x_BTD, self.gate_weight, self.gate_bias))
             log_gate_BTH = F.logsigmoid(F.linear(*operands))

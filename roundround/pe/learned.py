@@ -14,14 +14,14 @@ from roundround.pe.base import PositionalEncoding
 
 @final
 class Learned(PositionalEncoding):
-    """Adds to each token a vector learned for its position, so it knows no position beyond the last one in training.
+    """Adds to each token a vector learned for its position, so positions beyond the last one in training are unknown.
 
     x[t] += table[position of t]
 
     Gehring et al. 2017, arXiv:1705.03122, section 3.1; GPT-2 has such a table.
 
-    `max_position`: the number of rows of the table; None means the training length. Raises ValueError for a longer
-    sequence.
+    `max_position`: the number of rows of the table; None means the training length. Raises ValueError for a sequence
+    with more positions.
     """
 
     def __init__(self, shape: AttentionShape, *, max_position: int | None, init_std: float) -> None:
@@ -49,7 +49,7 @@ class Learned(PositionalEncoding):
             n_positions = max(n_positions, int(pos_BT.max()) + 1)
         if n_positions > self.max_position:
             raise ValueError(
-                f"{n_positions} positions exceed max_position={self.max_position}, the rows of the learned table: "
+                f"{n_positions} positions exceed max_position={self.max_position}, the size of the learned table: "
                 "shorten the input, or train with a larger max_position"
             )
         return x_BTD + F.embedding(pos_BT, self.table).to(x_BTD.dtype)

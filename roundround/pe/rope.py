@@ -13,7 +13,7 @@ from roundround.pe.rotary import RotaryEncoding, ladder
 
 @final
 class RoPE(RotaryEncoding):
-    """Rotates every channel pair of queries and keys by its own frequency, so logits depend on distance alone.
+    """Rotates every channel pair of queries and keys by its own frequency, so logits depend only on distance.
 
     g_k = theta^(-2k / head_dim), k = 0 .. head_dim / 2 - 1
 

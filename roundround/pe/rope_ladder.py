@@ -23,9 +23,10 @@ class RoPELadder(RotaryEncoding):
     p-RoPE and partial RoPE are special cases (docs/results/rope_plane.md).
 
     `slowest_wavelength`: the number of tokens in which the slowest rotating pair turns once, at least 2 pi.
-    `of_length`: the trained length for which this number was chosen; null for the model's own. If the model has another
-    trained length, the number changes: on a logarithmic scale, its relative position between 2 pi and the trained
-    length stays the same. So does the share of rotating pairs that do not turn once within the trained length.
+    `of_length`: the trained length for which this number was chosen; null for the model's own. If the model's
+    trained length differs from `of_length`, the number is adjusted: on a logarithmic scale, its relative position
+    between 2 pi and the trained length stays the same. Then the share of rotating pairs that do not turn once within
+    the trained length stays the same too.
     """
 
     def __init__(self, shape: AttentionShape, *, p: float, slowest_wavelength: float, of_length: int | None) -> None:
@@ -35,7 +36,7 @@ class RoPELadder(RotaryEncoding):
             raise ValueError(f"slowest_wavelength={slowest_wavelength} must be a number of tokens, 2 pi or above")
         if of_length is not None:
             if min(of_length, shape.train_length) <= fastest:
-                raise ValueError(f"of_length={of_length} needs trained lengths above 2 pi, here {shape.train_length}")
+                raise ValueError(f"of_length={of_length} and the trained length {shape.train_length} must exceed 2 pi")
             place = math.log(slowest_wavelength / fastest) / math.log(of_length / fastest)
             slowest_wavelength = fastest * (shape.train_length / fastest) ** place
         self.n_kept, self.slowest_wavelength = kept_pairs(p, shape.head_dim), slowest_wavelength

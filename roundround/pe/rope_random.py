@@ -28,7 +28,7 @@ class RoPERandom(RotaryEncoding):
     In training, all layers and, as in the paper, the whole batch share one draw. The draw depends only on (`seed`,
     step): ranks agree, a resumed run repeats the draw, and no global generator is used. `positions` sets the positions
     of an evaluation. With `drawn`, as in the paper, the evaluation takes the mean of five draws. They depend only on
-    (`seed`, the example's tokens), not on batches or processes. An example that is shorter than in training gets the
+    (`seed`, the example's tokens), not on batches or processes. An example shorter than the training length gets the
     beginning of a draw of the training length, as in a training batch. With `consecutive`, positions are 0, 1, 2, ...,
     and the length has no limit. Other calls, such as `model(tokens)`, always use consecutive positions.
     """

@@ -1,7 +1,9 @@
 """The rotation that all RoPE variants share; each variant defines only its frequencies.
 
 Pairing is half-split, as in Hugging Face's Llama and Gemma's JAX code: of the 2P rotated channels, channel m pairs with
-channel m + P. Channels beyond the first 2P pass through unchanged. Shapes: B, T, H, C head channels, P pairs, R = 2P.
+channel m + P. Channels beyond the first 2P pass through unchanged.
+
+Shapes: B batch, T tokens, H heads, C head channels, P pairs, R = 2P.
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ def apply_rotation(x_BHTC: Tensor, cos_BTR: Tensor, sin_BTR: Tensor) -> Tensor:
     """Rotate channel pairs (m, m + P) of the first R = 2P channels; the rest passes through.
 
     first' = first cos - second sin, second' = second cos + first sin. The first half of `sin_BTR` is negative, so one
-    shift by P brings every channel its partner (1.6 times as fast as slicing the halves apart).
+    shift by P aligns every channel with its partner (1.6 times as fast as slicing the halves apart).
     """
     n_rotated = cos_BTR.shape[-1]
     cos, sin = cos_BTR[:, None].to(x_BHTC.dtype), sin_BTR[:, None].to(x_BHTC.dtype)

@@ -81,14 +81,15 @@ class FollowsLength(ScaledRoPE):
     def prepare_part(self, pos_BT: Tensor, dtype: torch.dtype, length: int | None) -> tuple[Tensor, Tensor]:
         """Rotates at the frequencies of `length`.
 
-        Raises ValueError if the text is longer, because the cached keys were rotated at these frequencies.
+        Raises ValueError if the text is longer than both `length` and the original length, because the cached keys were
+        rotated at the frequencies of `length`.
         """
         length = length or self.original_length
         n_tokens = int(pos_BT.max()) + 1 if pos_BT.numel() and not pos_BT.is_meta else length
         if n_tokens > max(length, self.original_length):
             raise ValueError(
-                f"the frequencies of {type(self).__name__} depend on the text's length, and {n_tokens} tokens exceed "
-                f"{max(length, self.original_length)}, for which the cached keys were rotated: give the cache the "
+                f"the frequencies of {type(self).__name__} depend on the text's length: this text has {n_tokens} "
+                f"tokens, but the cached keys are rotated for {max(length, self.original_length)}; give the cache the "
                 "whole length, or read without a cache"
             )
         return self.rotation_at(length, pos_BT, dtype)

@@ -72,8 +72,8 @@ class T5Bias(PositionalEncoding):
             raise ValueError(f"num_buckets={num_buckets} must be 2 or more")
         if max_distance <= num_buckets // 2:
             raise ValueError(
-                f"max_distance={max_distance} must exceed {num_buckets // 2}, the half of num_buckets={num_buckets} "
-                "that holds one distance each"
+                f"max_distance={max_distance} must exceed {num_buckets // 2}: the first half of the buckets "
+                f"(num_buckets={num_buckets}) hold one distance each"
             )
         self.max_distance = max_distance
         self.table = nn.Parameter(torch.empty(num_buckets, shape.n_heads))

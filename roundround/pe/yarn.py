@@ -22,8 +22,9 @@ class YaRN(ScaledRoPE):
     Peng et al. 2023, arXiv:2309.00071, sections 3.2 and 3.4.
 
     r is a ramp from 0 to 1 between the pairs that turn `beta_fast` and `beta_slow` times within the original length.
-    `truncate` rounds the ends of the ramp to whole pairs. `attention_factor`: null is a; with `mscale` and
-    `mscale_all_dim`, it is (0.1 mscale ln(factor) + 1) / (0.1 mscale_all_dim ln(factor) + 1), as in DeepSeek.
+    `truncate` rounds the ends of the ramp to whole pairs. `attention_factor`: the number that multiplies cosines and
+    sines. If it is null, it is the number a of the formula or, with `mscale` and `mscale_all_dim`,
+    (0.1 mscale ln(factor) + 1) / (0.1 mscale_all_dim ln(factor) + 1), as in DeepSeek.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class YaRN(ScaledRoPE):
         return 1.0 if self.factor <= 1 else 0.1 * scale * math.log(self.factor) + 1.0
 
     def pair_that_turns(self, times: float) -> float:
-        """The number of the pair, not always whole, that turns `times` times within the original length."""
+        """The index of the pair that turns `times` times within the original length, as a real number."""
         d = self.shape.head_dim
         return (d * math.log(self.original_length / (times * 2 * math.pi))) / (2 * math.log(self.theta))
 

@@ -24,7 +24,7 @@ FEW = "*"  # marks a number from fewer than FEWEST targets
 
 
 def mark(loss: PositionLoss, first: int = 0, last: int | None = None) -> str:
-    """The mark to print after a mean over positions: FEW if these have fewer than FEWEST targets, else nothing."""
+    """The mark to print after a mean over positions: FEW if they hold fewer than FEWEST targets, else nothing."""
     return "" if n_targets(loss, first, last) >= FEWEST else f" {FEW}"
 
 
@@ -33,7 +33,7 @@ ENDS = ("lowest", "highest")
 
 @dataclass(frozen=True)
 class Band:
-    """A fraction of the rotated pairs at one end of the ladder: the `lowest` frequencies or the `highest`."""
+    """A fraction of the rotated pairs, namely those with the `lowest` or those with the `highest` frequencies."""
 
     end: str
     fraction: float
@@ -58,7 +58,7 @@ def parse_band(text: str) -> Band:
 
 
 def without(table_P: Tensor, bands: Sequence[Band]) -> Tensor:
-    """The table with the bands' frequencies set to zero; a band's fraction is a fraction of the pairs that rotate."""
+    """The frequencies in `table_P`, but 0 in the bands; the fraction of a band counts only pairs that rotate."""
     rotated = torch.nonzero(table_P > 0)[:, 0]
     by_speed = rotated[table_P[rotated].argsort(descending=True)]  # fastest first
     left = table_P.clone()
@@ -100,6 +100,6 @@ def ablated_loss(probed: ProbedModel, bands: Sequence[Band], measure: Callable[[
 
 
 def curve(n_rotated: int, n_points: int = 8) -> list[Band]:
-    """Bands of at most `n_points` sizes at each end, up to the whole ladder, for a curve of perplexity by band size."""
+    """Bands for a curve of perplexity by band size: at each end up to `n_points` bands, the largest with all pairs."""
     steps = sorted({round(i * n_rotated / min(n_points, n_rotated)) for i in range(1, min(n_points, n_rotated) + 1)})
     return [Band(end, n / n_rotated) for end in ENDS for n in steps]

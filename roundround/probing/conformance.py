@@ -28,10 +28,11 @@ AGREES, DIFFERS, HIDDEN = "agrees", "differs", "cannot be told"  # verdicts on a
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """The comparison of one tensor of another implementation with the tensor that our encoding computes.
+    """The result of comparing one tensor of another implementation with the tensor that our encoding computes.
 
-    difference: the largest absolute difference of two values. share: the largest quotient of an absolute difference and
-    the difference that rounding allows there. n_hidden: the number of values that cannot be compared, see `allowances`.
+    name: the tensor's name, one of MADE. difference: the largest absolute difference between two corresponding values.
+    share: the largest ratio of such a difference to the difference that rounding allows (`allowances`). n_hidden: the
+    number of values that cannot be compared, because rounding allows any difference.
     """
 
     name: str
@@ -50,7 +51,7 @@ def check_conformable(encoding: PositionalEncoding) -> None:
     own, plain = type(encoding), PositionalEncoding
     hooked = own.embed is not plain.embed or own.prepare_layer is not plain.prepare_layer
     if hooked or next(encoding.parameters(), None) is not None:
-        raise UserError(f"queries, keys and positions alone do not determine what {own.__name__} does")
+        raise UserError(f"{own.__name__} depends on more than queries, keys and positions, so it cannot be compared")
 
 
 def drawn(shape: AttentionShape, positions: Sequence[int], seed: int) -> dict[str, Tensor]:
@@ -64,11 +65,12 @@ def drawn(shape: AttentionShape, positions: Sequence[int], seed: int) -> dict[st
 
 @torch.no_grad()
 def made(encoding: PositionalEncoding, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of MADE that the encoding computes from `given`, in float32; inv_freq, cos and sin only if rotary.
+    """The tensors that the encoding computes from `given`, in float32, by their names in MADE.
 
-    inv_freq: the frequency of each pair in radians per token, [P]. cos, sin: the cosine and the sine of each pair's
-    angle, times the attention factor, [N, P]. q_rotated, k_rotated: the rotated queries and keys, in the shapes of q
-    and k. logits: scale q . k plus the bias, [H, N, N]; 0 if the key comes after the query.
+    Only a rotary encoding has inv_freq, cos and sin. inv_freq: the frequency of each pair in radians per token, [P].
+    cos, sin: the cosine and the sine of each pair's angle, times the attention factor, [N, P]. q_rotated, k_rotated:
+    the rotated queries and keys, in the shapes of q and k. logits: scale q . k plus the bias, [H, N, N]; 0 if the key
+    comes after the query.
     """
     pos_1N, q, k = given["positions"][None], given["q"][None], given["k"][None]
     prepared = encoding.prepare(pos_1N, torch.float32)
@@ -94,7 +96,7 @@ def made(encoding: PositionalEncoding, given: Mapping[str, Tensor]) -> dict[str,
 
 
 def held_against(encoding: PositionalEncoding, theirs: Mapping[str, Tensor]) -> list[Held]:
-    """Compares each tensor of MADE in `theirs` with what our encoding computes from the inputs (GIVEN) in `theirs`."""
+    """Compares the results (MADE) in `theirs` with those that our encoding computes from the same inputs (GIVEN)."""
     ours, allowed = made(encoding, theirs), allowances(encoding, theirs)
     held = []
     for name in MADE:
@@ -111,7 +113,7 @@ def allowances(encoding: PositionalEncoding, given: Mapping[str, Tensor]) -> dic
 
     A frequency has an error of a few units in its last place. The angle of a pair has that error times the position,
     and a rotated vector has the error of the angle times its own length. A logit has the errors of its query and its
-    key. The allowance is infinite, and the value cannot be compared, if the error may exceed the value's largest size.
+    key. If the error can exceed the value's largest size, the allowance is infinite, and the value is not compared.
     """
     ours = made(encoding, given)
     pos_N1, n_channels = given["positions"].double()[:, None], given["q"].shape[-1]

@@ -362,7 +362,7 @@ REFUSED = [
     ("pe=yarn pe.factor=4", "check got pe="),
     ("pe=yarn to=x.safetensors", "factor has no value; give factor="),
     ("model=stories260k head_dim=8", "head_dim= has no effect here"),
-    ("pe=fox to=x.safetensors", "queries, keys and positions alone do not determine"),
+    ("pe=fox to=x.safetensors", "depends on more than queries, keys and positions"),
     ("pe=rope against=nowhere.safetensors", "cannot be read"),
 ]
 

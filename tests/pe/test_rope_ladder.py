@@ -119,5 +119,5 @@ def test_another_length_keeps_the_share_of_pairs_that_turn_within_it(name: str) 
 
 def test_a_length_too_short_for_the_fastest_pair_is_refused() -> None:
     for of_length, train_length in ((6, 128), (128, 6)):
-        with pytest.raises(ValueError, match=f"of_length={of_length} needs"):
+        with pytest.raises(ValueError, match=f"of_length={of_length} and the trained length"):
             build("rope_ladder", attention_shape(head_dim=32, train_length=train_length), of_length=of_length)

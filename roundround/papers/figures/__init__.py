@@ -1,1 +1,1 @@
-"""The figures and tables of both papers, made again: a table `FIGURES` in each module."""
+"""The figures and tables of both papers, made again. Each module lists its own in a table, `FIGURES`."""

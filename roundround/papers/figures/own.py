@@ -1,10 +1,11 @@
-"""Figures and tables that need no published weights: of RoPE alone, of statements, and of models that are trained here.
+"""Figures and tables that need no published weights. They show statements, RoPE by itself, or models trained here.
 
-- RoPE alone, by this program's own rotation: figures 1, 2, 8 and 9 of arXiv:2410.06205. The paper prints no width; all
-  use the width whose curve is nearest to Figure 2(a).
-- Max retrieval in arXiv:2410.01104: table 1, the heat maps of figures 2 and 6, the fit of figure 5.
-- Table 2 of arXiv:2410.06205: perplexity of seven encodings, at a small size and with several seeds. The runs of a seed
-  share their initial weights and their batches, so differences are taken within a seed: shared noise cancels.
+- Figures 1, 2, 8 and 9 of arXiv:2410.06205 show RoPE without a model. They use this program's own rotation. The paper
+  prints no width, so figures 2, 8 and 9 use the width at which our curve is nearest to the paper's Figure 2(a).
+- Table 1 and figures 2, 5 and 6 of arXiv:2410.01104 show models of max retrieval.
+- Table 2 of arXiv:2410.06205 compares the perplexities of seven encodings, here at a small size and with several seeds.
+  The runs of a seed share their initial weights and their batches. So differences are taken within a seed, where the
+  shared noise cancels.
 
 Shapes: N positions, distances or sizes, C channels, D draws, S seeds.
 
@@ -82,7 +83,10 @@ X, Y = "relative distance (tokens)", "q . k, as a share of its largest value"
 
 
 def gaussian(distances_DN: Tensor, seed: int) -> Tensor:
-    """Logits of Gaussian queries and keys, drawn anew for every distance, in standard deviations: [D, N]."""
+    """Logits of Gaussian queries and keys, in units of a logit's standard deviation: [D, N].
+
+    Every logit has a query and a key of its own.
+    """
     pos = -distances_DN.flatten().double()
     q_NC, k_NC = random_vector(2, len(pos), WIDTH, seed=seed)
     logits_N: Tensor = (q_NC * rotated(k_NC, pos, frequencies(WIDTH))).sum(-1) / math.sqrt(WIDTH)
@@ -90,25 +94,31 @@ def gaussian(distances_DN: Tensor, seed: int) -> Tensor:
 
 
 def one_pair(distances_N: Tensor, theta: float, n_draws: int) -> Tensor:
-    """Logits of one Gaussian query with one Gaussian key at all distances, for each of n_draws: [D, N]."""
+    """Logits [D, N] of D = n_draws pairs of a Gaussian query and a Gaussian key, each pair at all distances."""
     ladder_P = frequencies(WIDTH, theta)
     pairs = (random_vector(2, WIDTH, seed=seed) for seed in range(n_draws))
     return torch.stack([logits(q_C, k_C, distances_N, ladder_P) for q_C, k_C in pairs]) / math.sqrt(WIDTH)
 
 
 def fresh(distances_DN: Tensor) -> Tensor:
-    """DRAWS draws of `gaussian`, [D, N]. distances_DN: one row for all draws, or SPACINGS rows, each for some draws."""
+    """The logits of `gaussian` in D = DRAWS draws, [D, N].
+
+    distances_DN: one row, which all draws share, or SPACINGS rows, each of which serves an equal number of draws.
+    """
     distances_DN = distances_DN.expand(SPACINGS, -1)
     return torch.cat([gaussian(distances_DN, seed) for seed in range(DRAWS // SPACINGS)])
 
 
 def around(f_N: Tensor, distance: int) -> float:
-    """The mean of a curve over the distances at most AROUND from this one."""
+    """The mean of a curve over all distances within AROUND tokens of `distance`."""
     return float(f_N[max(0, distance - AROUND) : distance + AROUND + 1].mean())
 
 
 def without_decay(what: str, curves_DN: Tensor) -> CheckedNumber:
-    """The change of the mean square from the near to the far half of ENDS, as a share of the near one; it must be 0."""
+    """Judge whether the mean square of the curves is the same at near and at far distances, the two halves of ENDS.
+
+    The number is the change from near to far, as a share of the mean square at near distances. It must be close to 0.
+    """
     near_D, far_D = (half_DN.square().mean(1) for half_DN in curves_DN.chunk(2, 1))
     change_D = (far_D - near_D) / near_D.mean()
     what, error = f"{what}: change of the mean square from near to far", float(half_width(change_D.numpy()))
@@ -122,7 +132,7 @@ def wander(f_N: Tensor) -> float:
 
 
 def band(curves_DN: Tensor) -> list[Curve]:
-    """Curves at the distances SHOWN_AT: the first draw, and the bounds of the middle 95 % of the draws."""
+    """Three curves at the distances SHOWN_AT: the first draw, and the 2.5 % and 97.5 % quantiles of all draws."""
     low, high = np.quantile(curves_DN.numpy(), [0.025, 0.975], axis=0)
     return [
         Curve("one draw", SHOWN_AT, curves_DN[0]),
@@ -132,7 +142,7 @@ def band(curves_DN: Tensor) -> list[Curve]:
 
 
 def previous_token(run: RunVerb) -> Finding:
-    """Figure 1: five tokens, one frequency; the first row attends to itself, every other to the token before it."""
+    """Figure 1: five tokens, one frequency. The first token attends to itself, each later one to the one before it."""
     psi_C, one = torch.tensor([30.0, 0.0], dtype=torch.float64), torch.ones(1, dtype=torch.float64)
     q_5C, k_5C = (rotated(x, torch.arange(5), one) for x in (psi_C, turned(psi_C, one)))
     alpha_55 = causal_weights(q_5C, k_5C)
@@ -185,7 +195,7 @@ def decay(run: RunVerb) -> Finding:
 
 
 def random_positions(run: RunVerb) -> Finding:
-    """Figure 8: at randomly spaced positions, aligned vectors decay faster; Gaussian vectors still do not decay."""
+    """Figure 8: random gaps in the positions make aligned vectors decay faster; Gaussian vectors still do not decay."""
     curve_N = aligned(torch.arange(LONGEST[-1]), frequencies(WIDTH))
     spaced = {most: torch.stack([spacing(most, seed) for seed in range(SPACINGS)]) for most in LONGEST}
     curves = {"RoPE": curve_N[None, :N_DISTANCES]} | {f"L = {n:,}": curve_N[d_DN] for n, d_DN in spaced.items()}
@@ -231,7 +241,7 @@ def one_query_one_key(run: RunVerb) -> Finding:
 
 
 def spacing(most: int, seed: int) -> Tensor:
-    """Distances from the last of 5,001 random positions below `most` to each of them, nearest first: [N]."""
+    """Draw 5,001 positions below `most`, and return the distances of all of them from the last one, ascending: [N]."""
     drawn_N = drawn_positions(seed, 0, most, N_DISTANCES)
     return drawn_N[-1] - drawn_N.flip(0)
 
@@ -240,9 +250,9 @@ def spacing(most: int, seed: int) -> Tensor:
 
 
 def statements(run: RunVerb, claims: Mapping[str, str], remark: str = "", drawn: bool = False) -> Finding:
-    """A figure that shows statements, not measurements: it is judged by every number of these statements.
+    """A figure that illustrates statements. Its verdict comes from all numbers by which the statements are checked.
 
-    claims: the names of the statements, each with its meaning in the figure. drawn: as in `Finding`.
+    claims: for each statement's name, what the statement says in the figure. drawn: the field `drawn` of `Finding`.
     """
     found = {name: checks_of(name)[0]() for name in claims}
     parts = [
@@ -309,7 +319,10 @@ def accuracy(run: RunVerb) -> Finding:
 
 
 def compare_size(n: int, plain_S: NDArray[np.float64], gain_S: NDArray[np.float64]) -> list[CheckedNumber]:
-    """The plain softmax's accuracy and the adaptive temperature's gain at n items, in per cent, and the gain's p."""
+    """Judge the plain softmax's accuracy and the adaptive temperature's gain at n items, both in per cent.
+
+    The p-value of the gain is shown without a verdict.
+    """
     published, adaptive = max_retrieval.PAPER[n]
     published_gain, p = adaptive - published, max_retrieval.P.get(n)
     items = f"{n:,} items{' (second-hand)' if n in max_retrieval.SECOND_HAND else ''}"
@@ -327,7 +340,10 @@ def compare_size(n: int, plain_S: NDArray[np.float64], gain_S: NDArray[np.float6
 
 
 def heat_maps(run: RunVerb, softmax: str) -> Finding:
-    """Figures 2 and 6: the head's weights on the 16 items of highest priority in 32 sets, the highest on the right."""
+    """Figures 2 and 6: the head's weights in 32 sets, for each set on the 16 items of highest priority.
+
+    The item of the highest priority is on the right.
+    """
     weights = load_file(run(*MEASURE) / "attention.safetensors")
     on_largest = {n: weights[f"{softmax}.{n}"][:, -1].astype(np.float64) for n in max_retrieval.PAPER}
     sharpness = {n: (float(found.mean()), float(half_width(found))) for n, found in on_largest.items()}
@@ -356,13 +372,13 @@ def heat_maps(run: RunVerb, softmax: str) -> Finding:
 
 
 def fit_of_beta(run: RunVerb) -> Finding:
-    """Figure 5: the polynomial that gives the best inverse temperature for the entropy of a row."""
+    """Figure 5: the polynomial that gives the inverse temperature beta as a function of the entropy of a row."""
     directory = run(*MEASURE, f"run={as_value(run(*MEASURE))}", "fit=true")
     fit = json.loads((directory / "run.json").read_text(encoding="utf-8"))["fit"]
     ours, by_seed, (low, high) = fit["coefficients"], fit["by_seed"], fit["entropy_range"]
 
     def error(numbers: list[float]) -> float:
-        """Half the interval of a number over the fits of all seeds; infinite if a seed had too few points for a fit."""
+        """Half the width of a number's interval over the seeds' fits; infinite if a seed had too few points to fit."""
         return float(half_width(np.array(numbers))) if by_seed else math.inf
 
     unseen: list[CheckedNumber] = []  # accuracy at sizes beside those of the fit: mean, worst and best head
@@ -411,7 +427,7 @@ ENTROPIES = np.linspace(0.5, 3.5, 301)  # nats
 
 
 def begins(coefficients: Sequence[float]) -> float:
-    """The least entropy from 0.5 to 3.5 nats at which beta exceeds 1; NaN if there is none."""
+    """The least entropy from 0.5 to 3.5 nats at which the polynomial's beta exceeds 1; NaN if beta never does."""
     above = ENTROPIES[np.polyval(coefficients, ENTROPIES) > 1]
     return float(above[0]) if len(above) else math.nan
 
@@ -447,7 +463,10 @@ CONTROLS = (
 
 
 class Difference(NamedTuple):
-    """The mean over seeds of one loss minus another, in nats per token, and its 95 % t interval (NaN with one seed)."""
+    """The difference between two losses in nats per token, averaged over seeds.
+
+    low, high: the ends of the mean's 95 % t interval; NaN if there is only one seed.
+    """
 
     nats: float
     low: float
@@ -455,7 +474,7 @@ class Difference(NamedTuple):
 
 
 def sweep_of(records: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
-    """The held-out perplexities in records of evaluations: a row for each seed, a column for each (length, encoding).
+    """A table of the held-out perplexities in `records`: a row for each seed, a column for each (length, encoding).
 
     Seeds that lack a column are left out. Raises ValueError if a seed has two values in a column, for example from runs
     on two corpora.
@@ -466,7 +485,10 @@ def sweep_of(records: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def difference(sweep: pd.DataFrame, encoding: str, baseline: str, length: int) -> Difference:
-    """An encoding's loss minus the baseline's at a context length, paired by seed; t has S - 1 degrees of freedom."""
+    """An encoding's loss minus the baseline's at a context length, paired by seed.
+
+    The t distribution of the interval has S - 1 degrees of freedom.
+    """
     nats_S = (np.log(sweep[length, encoding]) - np.log(sweep[length, baseline])).to_numpy()
     mean, half = float(nats_S.mean()), float(half_width(nats_S))
     return Difference(mean, mean - half, mean + half)
@@ -502,9 +524,10 @@ def perplexities(run: RunVerb) -> Finding:
 
 
 def compare_encodings(sweep: pd.DataFrame) -> list[CheckedNumber]:
-    """Judge every difference from RoPE at the training context, with its interval, by the published difference.
+    """Compare each encoding's difference from RoPE at the training context with the published difference.
 
-    Differences at longer contexts, or between two other encodings, are only shown.
+    The verdict takes the difference's interval into account. Differences at longer contexts, or between two encodings
+    of which neither is RoPE, are shown without a verdict.
     """
     comparisons = []
     pairs = list(dict.fromkeys([*((pe, BASELINE) for pe in PAPER if pe != BASELINE), *CONTROLS]))

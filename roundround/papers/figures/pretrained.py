@@ -1,15 +1,16 @@
-"""Figures and tables of pretrained models: one table, `FIGURES`, and a function for each quantity that it names.
+"""Figures and tables of pretrained models. The table `FIGURES` lists them, each with the function that measures it.
 
-Each function runs a probe, reads its run directory, and compares its numbers with the published ones. What the papers
-leave open:
+Each function runs a probe, reads the probe's run directory, and compares the numbers there with the published ones. The
+papers leave some choices open:
 
-- The cells of published heat maps were read off the pictures. arXiv:2410.06205 does not give its texts, nor whether
-  their first tokens count, and it shows 27 of the 28 layers of Gemma 7B. The first layer is among them: its heads in
-  Figure 4 average to the first column of Figure 3 (correlation 0.99). So the reading that fits best is used, and
-  tolerances are as large as the differences between the paper's maps of different texts.
-- That paper counts heads from 1. Its layer "1" is the first, because norms of repeated tokens are equal in its
-  pictures. It does not print its prompt. So patterns are compared as the paper words them, and norms by their means
-  over tokens. Only the first token, which sees only itself, is compared number by number.
+- The cells of published heat maps were read off the pictures. arXiv:2410.06205 does not give its texts, and does not
+  say whether their first tokens count. It shows 27 of the 28 layers of Gemma 7B. The first layer is one of the 27: the
+  mean of its heads in Figure 4 is the first column of Figure 3 (correlation 0.99). So all readings are tried (with and
+  without first tokens, without each layer in turn), and the reading that fits best is used. Tolerances are as large as
+  the differences between the paper's maps of different texts.
+- arXiv:2410.06205 counts heads from 1. The layer that it labels "1" is the first one, because norms of repeated tokens
+  are equal in its pictures. The paper does not print its prompt. So patterns are compared with the paper's words, and
+  norms by their means over tokens. Only the first token, which sees only itself, is compared number by number.
 
 Shapes: L layers, H heads, G key heads, T tokens, P pairs, N columns (layers or heads). Smaller layers are padded with
 NaN.
@@ -105,7 +106,7 @@ def numbers(x: Tensor) -> Array:
 
 
 def trimmed(x: Tensor) -> Tensor:
-    """One layer's array [heads, ...] without the heads and columns that are only padding, NaN."""
+    """One layer's array [heads, ...] without padding, which is every head and every column that holds only NaN."""
     there = ~x.isnan()
     return x[there.flatten(1).any(1)][..., there.flatten(0, -2).any(0)]
 
@@ -160,7 +161,10 @@ def correlation(ours: Array, published: Array) -> float:
 
 
 def compare_maps(what: str, ours: Array, published: Array) -> list[CheckedNumber]:
-    """Compare mean norms in bins of frequencies, the share of the slowest quarter, and, if sizes agree, the cells."""
+    """Compare two maps of norms: means in bins of frequencies, the mean of `slowest_share`, and the cells.
+
+    The cells are compared only if the maps have the same size.
+    """
     n_bins = min(16, *(len(column) for column in columns(ours)))  # of the frequencies, from the fastest
     means = [  # over all columns, in bins of neighbouring pairs, from the fastest
         mean(np.array([[part.mean() for part in np.array_split(c, n_bins)] for c in columns(x)]), 0)
@@ -209,10 +213,11 @@ GROUP_SIZE = 4  # query heads of Llama 3.1 8B that share a key head
 
 
 def norms_by_layer(run: RunVerb, subject: Subject, maps: Mapping[str, str], by_text: bool = False) -> Finding:
-    """Compare norms by layer with the published maps; for the paper's own model, the reading that fits best is used.
+    """Compare norms by layer with the published maps.
 
-    maps: the names of the published maps by kind of vector (query, key, value). With `by_text`, they are maps of
-    queries, by text; then the maps of any two texts must also be similar.
+    For the paper's own model, the norms are taken with or without first tokens, and with or without one layer,
+    whichever fits best. maps: the published map's name for each kind of vector (query, key, value) or, with `by_text`,
+    for each text. Maps by text are maps of queries, and the maps of any two texts must also be similar.
     """
     seen = {texts: probed(run, subject, texts) for texts in (maps if by_text else ["shakespeare"])}
     comparisons: list[CheckedNumber] = []
@@ -279,7 +284,7 @@ def compare_heads(
 
 
 def last_layer_group(run: RunVerb, subject: Subject) -> Finding:
-    """Figure 11: a group of query heads in the last layer; its third head is fast and diagonal."""
+    """Figure 11: a group of heads in the last layer. Its third head uses fast pairs and attends to the token itself."""
     seen = probed(run, subject)
     map_PH, published = seen.of_layer("query_norm", -1), heat_map("Fig11_llama_L32_group4_query")
     group, remark = list(range(map_PH.shape[1])), ""
@@ -316,9 +321,10 @@ OTHER_WORDS = 1.5  # tolerance of a logit for other words: between three words, 
 class NamedHead(NamedTuple):
     """A head of Gemma 7B that the paper names.
 
-    label: the paper's name of the head, with numbers from 1. layers: the layer's index from 0; two indices if the label
-    can mean either. head: the head's index from 0. pattern: `diagonal`, `previous`, `semantic` or `apostrophe`.
-    queries, keys: the names of the published maps of norms [P, T] on the paper's prompt.
+    label: the head's name in the paper, which counts from 1. layers: the index of the head's layer, from 0; two
+    indices if the label fits two layers. head: the head's index, from 0. pattern: the head's pattern, `diagonal`,
+    `previous`, `semantic` or `apostrophe`. queries, keys: the names of the published maps of the head's query norms and
+    of its key norms, [P, T], on the paper's prompt.
     """
 
     label: str
@@ -337,11 +343,12 @@ SEMANTIC = NamedHead("layer 1, head 13", (0,), 12, "semantic", "Fig18a_L1H13_que
 
 
 class Found(NamedTuple):
-    """The head of the probed model that is compared with a NamedHead, and its numbers on the prompt.
+    """The head of the probed model that is compared with a NamedHead, and what the head does on the prompt.
 
-    title: the head's name and why it was chosen, as text. words: the head's pattern and shares of weight, as text.
-    remark: the reading of the paper's label, if the label can mean two layers; else "". shares: the shares of the
-    head's weight that are judged. arrays: query_norms and key_norms [T, P], weights and logits [T, T].
+    title: a text that names the head and says why it was chosen. words: a text with the head's pattern and the weights
+    in `shares`. remark: a text that says which layer the paper's label means; "" if the label fits only one layer.
+    shares: the head's mean weights on the tokens that define the pattern, each judged. arrays: the head's arrays by
+    name: query_norms and key_norms [T, P], weights and logits [T, T].
     """
 
     layer: int
@@ -359,7 +366,7 @@ class Found(NamedTuple):
 
 
 def find(named: NamedHead, seen: Probed, subject: Subject) -> Found:
-    """The head that the paper names or, in another model, the head that has most of the same pattern."""
+    """The head that the paper names; in another model, the head that shows the named head's pattern most strongly."""
     prompt, remark, pattern = seen.prompt(), "", named.pattern
     if pattern == "apostrophe":  # the product of the two weights of this pattern (`compare_pattern`)
         behind, others = apostrophe_rows(prompt.words)
@@ -401,16 +408,18 @@ def find(named: NamedHead, seen: Probed, subject: Subject) -> Found:
 def apostrophe_rows(words: list[str]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """The rows directly behind an apostrophe, and all other rows except the first.
 
-    Raises UserError if no token of the prompt is an apostrophe alone.
+    Raises UserError if no token of the prompt is only an apostrophe.
     """
     behind = np.array([word.strip() in ("'", "\u2019") for word in words[:-1]])
     if not behind.any():
-        raise UserError("this model's tokenizer joins the apostrophe of I'm to letters: no head can attend to it alone")
+        raise UserError(
+            "this model's tokenizer joins the apostrophe of I'm to letters, but the figure needs it as a separate token"
+        )
     return np.flatnonzero(behind) + 1, np.flatnonzero(~behind) + 1
 
 
 def compare_pattern(pattern: str, head: str, weights_TT: Array, words: list[str]) -> list[CheckedNumber]:
-    """The mean weight that the prompt's rows, without the first, put on the tokens of the pattern."""
+    """Judge the mean weight on the tokens that define the pattern, such as the token before. Row 0 does not count."""
     asked = {}
     if pattern in ("diagonal", "semantic"):
         asked["on the token itself"] = np.diag(weights_TT)[1:]
@@ -426,7 +435,7 @@ def compare_pattern(pattern: str, head: str, weights_TT: Array, words: list[str]
 
 
 def attention_maps(run: RunVerb, subject: Subject, heads: Sequence[NamedHead]) -> Finding:
-    """Figures 5 and 7: the weights of some heads."""
+    """Figures 5 and 7: the attention weights of `heads`."""
     seen = probed(run, subject)
     found = [find(named, seen, subject) for named in heads]
     return Finding(
@@ -463,7 +472,7 @@ def token_norms(run: RunVerb, subject: Subject, named: NamedHead) -> Finding:
 
 
 def apostrophe_logits(run: RunVerb, subject: Subject) -> Finding:
-    """Figure 12: in one head, rows behind an apostrophe attend to the apostrophe, and others to the first token."""
+    """Figure 12: in one head, rows behind an apostrophe attend to the apostrophe, all others to the first token."""
     found = find(APOSTROPHE, probed(run, subject), subject)
     logits, published = found.arrays["logits"], heat_map("Fig12_L1H10_logits")
     behind, others = apostrophe_rows(found.prompt.words)  # nanmean: a window hides some tokens
@@ -526,7 +535,7 @@ ALIGNMENTS: dict[str, tuple[NamedHead, dict[str, tuple[float, ...]]]] = {
 
 
 def alignment(run: RunVerb, subject: Subject, name: str) -> Finding:
-    """Tables 3 to 5: how near a head's logits come to their bound, on the token itself and on the token before."""
+    """Tables 3 to 5: a head's logits on the token itself and on the token before, as shares of their bound."""
     named, published = ALIGNMENTS[name]
     found = find(named, probed(run, subject), subject)
     rows = {  # only the tokens that the table has; NaN where a token has no value
@@ -565,13 +574,19 @@ def alignment(run: RunVerb, subject: Subject, name: str) -> Finding:
 
 
 def shares_of_bound(published: dict[str, tuple[float, ...]]) -> tuple[Array, Array]:
-    """The published logits on the token itself, and on the token before (from the second token on), over the bound."""
+    """The published logits divided by the bound: those on the token itself, and those on the token before it.
+
+    The second array has no value for the first token, which has no token before it.
+    """
     bound = np.array(published["bound"])
     return np.array(published["diagonal"]) / bound, (np.array(published["previous"]) / bound)[1:]
 
 
 def of_means(what: str, ours_T: Array, published_T: Array) -> CheckedNumber:
-    """Compare means over tokens. The paper has other tokens, so each mean has a standard error over its own tokens."""
+    """Compare our mean over tokens with the mean over the paper's tokens, which are different from ours.
+
+    So each mean has a standard error over its own tokens.
+    """
     ours_T = ours_T[np.isfinite(ours_T)]
     means, errors = zip(*((x.mean(), x.std(ddof=1) / np.sqrt(len(x))) for x in (ours_T, published_T)), strict=True)
     error = welch_width(float(errors[0]), len(ours_T), float(errors[1]), len(published_T))
@@ -580,7 +595,7 @@ def of_means(what: str, ours_T: Array, published_T: Array) -> CheckedNumber:
 
 
 def entropy_of_lists(run: RunVerb, subject: Subject) -> Finding:
-    """The first layer's entropy at the end of a question about the largest number of a list, by the list's length."""
+    """Figure 3: the entropy of the first layer's heads at the end of a question about a list, by the list's length."""
     directory = run("probe", *subject.overrides, "prompt=maximum")
     by_head: dict[int, dict[int, float]] = defaultdict(dict)
     for record in json.loads((directory / "results.json").read_text(encoding="utf-8")):
@@ -599,7 +614,7 @@ def entropy_of_lists(run: RunVerb, subject: Subject) -> Finding:
 
 
 def logit_spreads(run: RunVerb, subject: Subject) -> Finding:
-    """The table of delta, a row's largest minus its smallest logit, over all heads and layers, on source code."""
+    """The table of delta, the largest minus the smallest logit of a row, over all heads and layers, on source code."""
     spread_LH = numbers(probed(run, subject, "code").arrays["logit_spread"])
     spreads = np.sort(spread_LH[np.isfinite(spread_LH)])
     n, n_heads, mean, deviation = len(spreads), 18 * 8, SPREADS["mean"], SPREADS["standard deviation"]
@@ -644,7 +659,7 @@ def of_model(
     measure: Callable[[RunVerb, Subject], Finding],
     texts: str = "texts=shakespeare",
 ) -> Figure:
-    """An entry of FIGURES. texts: the word of the command that chooses what the probe reads."""
+    """An entry of FIGURES. texts: the option of `roundround probe` that chooses the texts or the prompt to read."""
     command = f"roundround probe model={model} {texts}"
     return Figure(shows=shows, published=published, command=command, model=model, measure=measure)
 

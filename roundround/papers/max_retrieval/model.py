@@ -1,8 +1,9 @@
 """Max retrieval: the sets, the model and its training, and the measurements of trained models.
 
-Each set is a pure function of a seed and a number: the number of the training step, or that of the set. An item is a
-priority from U(0, 1) and a class; the answer to a set is the class of the item of the largest priority. The query is a
-number from U(0, 1) without information. Velickovic et al. 2024, arXiv:2410.01104, appendix A.
+Each set is a pure function of a seed and a number. In training this is the number of the step; in a measurement it is
+the number of the set. An item is a priority from U(0, 1) and a class; the answer to a set is the class of the item of
+the largest priority. The query is a number from U(0, 1) without information. Velickovic et al. 2024, arXiv:2410.01104,
+appendix A.
 
 The model is two encoders, one attention head with one query for each set, and an output network. One module holds the
 models of all seeds: every parameter has a leading axis for the seed, and the seeds never interact. One optimizer trains
@@ -75,7 +76,7 @@ class Sets:
 
 
 class TrainingSets:
-    """The batch of each step; a seed gets the same sets whether it trains alone or among others.
+    """The batch of each step. A seed gets the same sets whether or not other seeds are trained beside it.
 
     All sets of a step have one size, uniform in n_min..n_max. The size is the same for all seeds, which share nothing
     else. With `size_of_each_set`, each set draws its own size.
@@ -126,7 +127,10 @@ class TrainingSets:
 
 
 def sets_of_size(seed: int, *, n: int, n_sets: int, n_classes: int, stream: int) -> Iterator[Sets]:
-    """Sets of n items for one seed, a block at a time; S is 1. Each set depends on seed, n, stream and its number."""
+    """Sets of n items for one seed (S is 1), in blocks of sets.
+
+    stream: the stream of random numbers, such as TEST. Each set is determined by its seed, n, stream and number.
+    """
     at_once = max(1, ITEMS_AT_ONCE // n)
     for block, first in enumerate(range(0, n_sets, at_once)):
         rng = np.random.default_rng([stream, seed, n, block])
@@ -138,7 +142,7 @@ def sets_of_size(seed: int, *, n: int, n_sets: int, n_classes: int, stream: int)
 def draw(
     rng: np.random.Generator, shape: tuple[int, ...], n_classes: int
 ) -> tuple[NDArray[np.float32], NDArray[np.uint8], NDArray[np.float32]]:
-    """Priorities and classes of this shape, and queries without its last axis."""
+    """Random priorities and classes, both of this shape, and random queries of the shape without the last axis."""
     return (
         rng.random(shape, dtype=np.float32),
         rng.integers(n_classes, size=shape, dtype=np.uint8),
@@ -224,7 +228,8 @@ class MaxRetrieval(nn.Module):
     def round_products(self) -> None:
         """From now on, round the factors of matrix products to bfloat16.
 
-        The model then uses `definition`: the fast form is equal in exact numbers but would round other factors.
+        `forward` then computes `definition`. The fast form multiplies different factors, so it equals `definition` only
+        without rounding.
         """
         self.rounds = True
         for layer in self.children():
@@ -263,7 +268,7 @@ class MaxRetrieval(nn.Module):
     # -- the definition
 
     def definition(self, sets: Sets, softmax: AttentionSoftmax) -> Tensor:
-        """Logits of the classes [S, B, K]; every item goes through the encoder, K and V."""
+        """Logits of the classes, [S, B, K]; every item goes through the encoder and the key and value projections."""
         e_SBN, v_SBND = self.logits_and_values(sets)
         alpha_SBN = self.factor(weights_of(softmax, e_SBN, sets.present_SBN))
         return self.answer((alpha_SBN[:, :, None] @ v_SBND)[:, :, 0])
@@ -273,7 +278,7 @@ class MaxRetrieval(nn.Module):
         return rounded(x) if self.rounds else x
 
     def logits_and_values(self, sets: Sets) -> tuple[Tensor, Tensor]:
-        """e [S, B, N] and V h [S, B, N, D]."""
+        """The attention logits e [S, B, N] and the values V h [S, B, N, D], in the class docstring's symbols."""
         one_hot = F.one_hot(sets.classes_SBN, self.n_classes).to(sets.priorities_SBN.dtype)
         x_SBNI = torch.cat([sets.priorities_SBN[..., None], one_hot], -1)
         h_SBND = self.each(self.item_out, self.activation(self.each(self.item_in, x_SBNI)))
@@ -297,7 +302,7 @@ class MaxRetrieval(nn.Module):
     # -- the fast form, for one query a set: linear maps move to the query's side, or behind the weighted sum
 
     def forward(self, sets: Sets, softmax: AttentionSoftmax) -> Tensor:
-        """The logits of `definition`, by the fast form: [S, B, K]."""
+        """The same logits of the classes as `definition`, computed faster: [S, B, K]."""
         if self.rounds:
             return self.definition(sets, softmax)
         query_SBD, constant_SB1 = self.queries_of_hidden(sets)
@@ -311,13 +316,19 @@ class MaxRetrieval(nn.Module):
         return self.answer_from(mean_SBD, total_SB)
 
     def encoder_operands(self, sets: Sets) -> tuple[Tensor, Tensor]:
-        """Items [S, B, N, K + 1] and the first layer's weight, to whose rows of one-hot classes the bias is added."""
+        """Items [S, B, N, K + 1], and the weight of the encoder's first layer, which includes the layer's bias.
+
+        Every item has one class, so the bias is added to the rows of the weight that multiply the one-hot class.
+        """
         one_hot = F.one_hot(sets.classes_SBN, self.n_classes).to(sets.priorities_SBN.dtype)
         of_classes = F.pad(self.item_in.bias.expand(-1, self.n_classes, -1), (0, 0, 1, 0))
         return torch.cat([sets.priorities_SBN[..., None], one_hot], -1), self.item_in.weight + of_classes
 
     def queries_of_hidden(self, sets: Sets) -> tuple[Tensor, Tensor]:
-        """Queries [S, B, D] and constants [S, B, 1]: a logit is a query's product with a hidden item, plus a constant.
+        """Queries [S, B, D] and constants [S, B, 1] for the fast form: the logit of item i is query . a_i + constant.
+
+        a_i is the "hidden item": the encoder's hidden layer at item i. W and b are the encoder's output layer, K and c
+        are the key projection, and Q g is the projected query.
 
         e_i = (Q g) . (K (W a_i + b) + c) = (W^T K^T Q g) . a_i + (K^T Q g) . b + (Q g) . c
         """
@@ -327,7 +338,9 @@ class MaxRetrieval(nn.Module):
         return at_item_SBD @ self.item_out.weight.mT, constant_SB1
 
     def answer_from(self, mean_SBD: Tensor, total_SB: Tensor) -> Tensor:
-        """Logits of the classes from the weighted sum of hidden items and the sum of the weights: [S, B, K].
+        """Logits of the classes, [S, B, K], from the weighted sum of hidden items a_i and the sum of weights alpha_i.
+
+        W and b are the encoder's output layer, V and c the value projection.
 
         sum_i alpha_i (V (W a_i + b) + c) = V (W sum_i alpha_i a_i + sum_i alpha_i b) + sum_i alpha_i c
         """
@@ -339,9 +352,9 @@ class MaxRetrieval(nn.Module):
 
     @torch.no_grad()
     def attended(self, sets: Sets) -> tuple[Tensor, Tensor]:
-        """Attention logits [S, B, N] and hidden items [S, B, N, D], for evaluation by several normalisers.
+        """Attention logits [S, B, N] and hidden items [S, B, N, D], from which any normaliser can be evaluated.
 
-        If products are rounded, it returns the values in place of the hidden items.
+        If the model rounds products, the second tensor holds the values instead of the hidden items.
         """
         if self.rounds:
             e_SBN, v_SBND = self.logits_and_values(sets)
@@ -404,7 +417,7 @@ class AttendOnce(torch.autograd.Function):
 
 
 def head_shape(width: int, train_length: int) -> AttentionShape:
-    """The shape of this head, as normalisers take it."""
+    """The AttentionShape of this head, from which normalisers are built."""
     return AttentionShape(n_heads=1, n_key_heads=1, head_dim=width, d_model=width, layer=0, train_length=train_length)
 
 
@@ -438,7 +451,7 @@ def train(
 def seeds_of(rank: int, n_processes: int, n_seeds: int) -> slice:
     """The indices of one process's share of the seeds; shares are as equal as possible.
 
-    Raises UserError if a process would have none.
+    Raises UserError if there are fewer seeds than processes.
     """
     if n_seeds < n_processes:
         raise UserError(
@@ -450,7 +463,7 @@ def seeds_of(rank: int, n_processes: int, n_seeds: int) -> slice:
 
 
 def share_of(state: Any, seeds: slice) -> Any:
-    """The part of a training state that belongs to these seeds: tensors in nested dicts are cut, all else is kept."""
+    """The part of a training state that belongs to these seeds: tensors in nested dicts are cut, the rest is kept."""
     if isinstance(state, Tensor):
         return state[seeds].clone() if state.ndim else state
     if isinstance(state, dict):
@@ -459,7 +472,7 @@ def share_of(state: Any, seeds: slice) -> Any:
 
 
 def joined(states: Sequence[Any]) -> Any:
-    """The training state of all seeds, from the shares of the processes in order."""
+    """The training state of all seeds, joined from the processes' shares in the order of the processes."""
     first = states[0]
     if isinstance(first, Tensor):
         return torch.cat([state.cpu() for state in states]) if first.ndim else first
@@ -476,8 +489,9 @@ class InBfloat16:
     """A copy of a model that computes in bfloat16, except for its softmax.
 
     Weights, items and every result in between are rounded; sums inside a product are in float32, as on TPUs and GPUs.
-    It uses the model's `definition`: the fast form is equal in exact numbers but would round other results. Just below
-    1, bfloat16 numbers are 1/256 apart; so from some hundred items on, several share the largest priority.
+    It computes the model's `definition`. The fast form has different results in between, so it equals `definition` only
+    without rounding. Just below 1, bfloat16 numbers are 1/256 apart; so in sets of some hundred items or more, several
+    items share the largest priority.
     """
 
     def __init__(self, model: MaxRetrieval) -> None:
@@ -501,13 +515,14 @@ Means = dict[str, float]
 def evaluate(
     model: MaxRetrieval | InBfloat16, softmaxes: Mapping[str, AttentionSoftmax], blocks: Iterable[Sets]
 ) -> tuple[dict[str, Means], Means]:
-    """Means over the sets of one seed: first those of each normaliser, then those of the logits, which all share.
+    """Means over the sets of one seed: first the means for each normaliser, then the means for the logits.
 
-    A normaliser has `accuracy`, `entropy` in nats, `largest_weight` and `heaviest_class_is_right`, the share of sets in
-    which the class with the most weight is the right one. The logits have `logit_spread`, which is delta, the largest
-    minus the smallest logit of a set, and `largest_logit_is_right`, the share of sets in which the item of the largest
-    priority has the largest logit. They also have two bounds for the plain softmax by Lemma 2.1 of arXiv:2410.01104:
-    `entropy_bound` is max(ln n - delta, 0), and `largest_weight_bound` is min(exp(delta) / n, 1).
+    All normalisers get the same logits. The means for a normaliser are `accuracy`, `entropy` in nats, `largest_weight`
+    and `heaviest_class_is_right`, the share of sets in which the class with the most weight is the right one. The means
+    for the logits are `logit_spread`, which is delta, the largest minus the smallest logit of a set, and
+    `largest_logit_is_right`, the share of sets in which the item of the largest priority has the largest logit. There
+    are also two bounds for the plain softmax by Lemma 2.1 of arXiv:2410.01104: `entropy_bound` is max(ln n - delta, 0),
+    and `largest_weight_bound` is min(exp(delta) / n, 1).
     """
     totals: dict[str, Tensor] = {}
     n_sets = 0
@@ -550,9 +565,9 @@ def attention_by_priority(
     n_sets: int,
     n_items: int,
 ) -> dict[str, Tensor]:
-    """By normaliser, the weights of the items of highest priority (the highest last) in one seed's first sets.
+    """The weights that each normaliser gives to the items of highest priority in one seed's first sets.
 
-    Each is [n_sets, n_items].
+    The weights of one normaliser are [n_sets, n_items]; the item of the highest priority is the last.
     """
     found: dict[str, list[Tensor]] = {name: [] for name in softmaxes}
     for sets in (block.to(model.device) for block in blocks):
@@ -564,7 +579,7 @@ def attention_by_priority(
 
 
 def at_one_temperature(softmaxes: Mapping[str, AttentionSoftmax], entropy: float) -> dict[str, AttentionSoftmax]:
-    """The normalisers, each adaptive temperature replaced by the fixed one that it gives for this entropy in nats."""
+    """The same normalisers, except that an adaptive temperature is fixed at its value for this entropy (in nats)."""
     of_all = torch.tensor(entropy, dtype=torch.float64)
     return {
         name: Temperature(softmax.shape, temperature=1 / float(softmax.beta_at(of_all)))
@@ -631,8 +646,8 @@ def fit_quartic(entropies: NDArray[np.float64], betas: NDArray[np.float64]) -> l
     """
     if len(np.unique(entropies)) <= DEGREE:
         raise ValueError(
-            f"in only {len(entropies)} inputs the largest item lacks the largest logit, too few for a polynomial of "
-            f"degree {DEGREE}; give larger fit_sizes or more fit_inputs"
+            f"only {len(entropies)} inputs have the largest logit at a wrong item, too few for a polynomial of degree "
+            f"{DEGREE}; give larger fit_sizes or more fit_inputs"
         )
     low, high = float(entropies.min()), float(entropies.max())
     powers = np.vander((2 * entropies - low - high) / (high - low), DEGREE + 1)
