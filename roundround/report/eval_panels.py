@@ -1,4 +1,4 @@
-"""The table, the panels and the page of an evaluation: one `ResultKind` for each kind of result.
+"""The table, the panels and the page of an evaluation. A `ResultKind` describes how one kind of result is shown.
 
 Everything is made from the records of `results.json`, when `eval` ends and when a page is made.
 
@@ -40,13 +40,14 @@ Rows = Mapping[Any, Mapping[Any, Record]]
 
 @dataclass(frozen=True, kw_only=True)
 class ResultKind:
-    """A kind of result, and how a terminal, a figure and a page show it.
+    """How a terminal, a figure and a page show one kind of result.
 
-    along: the record field that distinguishes the rows of the table and is the x axis of the curves, such as the
-    length. headline: the metric that is copied into the manifest. logged: the metrics written to metrics.jsonl.
-    first: the heading of the table's first column. columns: {metric: heading}. counts: {record field that holds a
-    count: heading}. figure: the name of the drawing's files. title: the title of the panels on a page. panels: the
-    function that returns the panels. scope: the function that returns sentences about the amount of data.
+    along: the record field, such as the length, by which the results are listed; each of its values has a row in the
+    table and a place on the x axis. headline: the metric that is copied into the manifest. logged: the metrics that are
+    written to metrics.jsonl. first: the heading of the table's first column. columns: {metric: heading}. counts:
+    {record field that holds a count: heading}. figure: the name of the files with the drawing. title: the heading above
+    the panels on a page. panels: the function that makes the panels from the records. scope: the function that makes
+    sentences about the amount of data.
     """
 
     along: str = "length"
@@ -76,14 +77,17 @@ class ResultKind:
 
 
 def kind_of(records: Sequence[Record]) -> ResultKind:
-    """The kind of a run's records; records of the harness have none."""
+    """The kind of result in the records of a run. Results of EleutherAI's harness have no `ResultKind`."""
     if any("prefix" in record and record["metric"] == "accuracy" for record in records):
         return PAIRS
     return TASK if any(record["metric"] == "exact_match" for record in records) else TEXT
 
 
 def at_each(records: Iterable[Record], along: str) -> dict[Any, dict[str, Record]]:
-    """{value of the field `along`: {metric: record}} in ascending order, from the records of all the data."""
+    """{value of the field `along`: {metric: record}} in ascending order.
+
+    Records of only a part of the data, such as one layer or one phenomenon, are left out.
+    """
     found: dict[Any, dict[str, Record]] = {}
     for record in records:
         if number(record.get(along)) is not None and not OF_A_PART & record.keys():
@@ -116,9 +120,10 @@ def grid(
     name: Callable[[Any], str] = str,
     cell: Callable[[Record], str] = in_brackets,
 ) -> Table:
-    """A table with a named row for each of `rows`; a cell is empty if its row lacks the column.
+    """A table with a row for each entry of `rows`, {value: {metric: record}}; a cell without a record is empty.
 
-    counts: {record field that holds a count: heading}; the count is the same in the whole row.
+    columns: {metric: heading}. counts: {record field that holds a count: heading}; all records of a row have the same
+    count. name: the function that makes the text of a value.
     """
     found = []
     for value, row in rows.items():
@@ -138,18 +143,21 @@ def marks_of(trained: Lengths) -> list[Mark]:
 
 
 def along(name: str, records: Sequence[Record], x: str = "length", style: int | None = None) -> Curve:
-    """A curve of the records' values against their field `x`, with their intervals if they have any."""
+    """The curve of the records' values against their field `x`, with a band where records have an interval."""
     y, low, high = (numbers(number(record.get(key)) for record in records) for key in ("value", "low", "high"))
     return Curve(name, [float(record[x]) for record in records], y, low=low, high=high, style=style)
 
 
 def curve_of(records: Iterable[Record], metric: str, name: str, x: str = "length", style: int | None = None) -> Curve:
-    """A curve of one metric, measured on all the data, against the field `x`."""
+    """The curve of one metric against the field `x`. Records of only a part of the data are left out."""
     return along(name, [row[metric] for row in at_each(records, x).values() if metric in row], x, style)
 
 
 def by_length(records: Sequence[Record], trained: Lengths) -> Panel:
-    """Perplexity against the context length; a second curve includes the joints of documents if that changes it."""
+    """Perplexity against the context length.
+
+    A second curve also counts the targets where two documents are joined. It is left out if it equals the first.
+    """
     curves = [curve_of(records, "perplexity", "perplexity"), curve_of(records, "perplexity_with_joints", "with joints")]
     alike = np.array_equal(curves[0].y, curves[1].y)
     return Panel(
@@ -171,7 +179,7 @@ def by_position(records: Sequence[Record], trained: Lengths) -> Panel:
 
 
 def by_place(records: Iterable[Record]) -> list[tuple[float, Record]]:
-    """Each record of a range of positions in the window, with the middle of the range on a logarithmic axis."""
+    """(middle, record) for each record of a range of positions; `middle` is halfway on a logarithmic axis."""
     found = []
     for record in records:
         first, last = (number(record.get(key)) for key in ("first_position", "last_position"))
@@ -185,7 +193,10 @@ def curve_by_place(name: str, points: Sequence[tuple[float, Record]]) -> Curve:
 
 
 def of_task(records: Sequence[Record], trained: Lengths) -> list[Panel]:
-    """Right answers and loss by length, and right answers by depth or distance if the records have it."""
+    """Panels of right answers and loss by length, and of right answers by the depth or the distance of an answer.
+
+    A panel without records is left out.
+    """
     right = [curve_of(records, name, in_words(name), style=n) for n, name in enumerate(WITH_INTERVAL)]
     note = "The bands are 95 % intervals over distinct examples."
     if trained is not None:
@@ -204,9 +215,10 @@ def of_task(records: Sequence[Record], trained: Lengths) -> list[Panel]:
 
 
 def right_by_part(records: Sequence[Record], part: str, trained: Lengths) -> Panel:
-    """The share of right examples by the depth or distance of their answer, a line for each length.
+    """The share of right examples by the depth or the distance of the answer, with a line for each length.
 
-    A mark shows the distance at which the slowest pair has turned by a quarter, if all pairs rotate.
+    On the axis of distances, a mark shows over how many tokens RoPE's slowest pair of channels makes a quarter turn.
+    The mark is left out if a pair does not rotate.
     """
     found = [r for r in records if r["metric"] == "exact_match" and number(r.get(part)) is not None]
     lengths = sorted({record["length"] for record in found})
@@ -223,10 +235,10 @@ def right_by_part(records: Sequence[Record], part: str, trained: Lengths) -> Pan
 
 
 def of_pairs(records: Sequence[Record], trained: Lengths) -> list[Panel]:
-    """Accuracy over all phenomena against the prefix, if there are several, and the accuracy of each phenomenon.
+    """A panel with the accuracy of each phenomenon and, if there are several prefixes, one with the mean by prefix.
 
-    The phenomena are sorted by their accuracy after the shortest prefix; a band shows the 95 % intervals of these
-    accuracies over pairs.
+    The phenomena are sorted by their accuracy behind the shortest prefix. A band shows the 95 % interval of this
+    accuracy over the pairs of the phenomenon.
     """
     prefixes = sorted(at_each(records, "prefix"))
     by_prefix = crossed((r for r in records if "phenomenon" in r), "accuracy", "prefix", "phenomenon")
@@ -379,7 +391,7 @@ def table_of_harness(records: Sequence[Record], title: str = "tasks of lm_eval")
 
 
 def scope_of_harness(records: Sequence[Record]) -> list[str]:
-    """Lines that say with which versions, context and intervals the numbers were measured."""
+    """Lines about the versions, the context and the intervals of the numbers."""
     one = records[0] if records else {}
     versions = ", ".join(f"{r['task']} {text_of(r.get('version'))}" for r in {r["task"]: r for r in records}.values())
     begin = "nothing in front" if one.get("first_token") is None else f"{one['first_token']} in front"

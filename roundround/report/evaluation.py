@@ -1,8 +1,8 @@
 """Turns the measurements of `eval` into records of `results.json`, and shows the dispersion of attention.
 
 Kinds of results: a text, the dispersion of attention, a task, minimal pairs, tasks of EleutherAI's harness;
-`eval_panels.py` shows the records. `contexts` maps each length of a task, which may not count tokens, to the number of
-tokens.
+`eval_panels.py` shows the records. Some tasks measure their length in another unit than tokens; `contexts` is {length
+of a task: number of tokens}.
 
 Shapes: N pairs of a phenomenon, P phenomena; L layers, H heads, N bins of rows by their number of visible keys.
 
@@ -49,9 +49,9 @@ def records_of_text(
     dispersions: Mapping[int, Dispersion],
     common: Mapping[str, Any],
 ) -> list[Record]:
-    """Records of each number at each context length, of the loss in each range of positions, and of the dispersion.
+    """The records for each context length: perplexity and loss, the loss in each range of positions, the dispersion.
 
-    common: fields of every record; the function adds fields that say how the text was read.
+    common: the fields that every record gets. The function adds fields that say how the text was read.
     """
     common, words = {**common, **reader.reading(), "stride": reader.stride}, first_words(reader, first_tokens)
     found: list[Record] = []
@@ -74,7 +74,7 @@ def records_of_text(
 
 
 def first_words(reader: Reader, first_tokens: Mapping[int, int | None]) -> dict[int, str | None]:
-    """{length: the text of the token at the beginning of every window; None if there is no such token}."""
+    """{context length: the text of the token with which every window begins, or None if windows begin anywhere}."""
     written = reader.data.tokenizer.id_to_token
     return {length: None if token is None else written(token) for length, token in first_tokens.items()}
 
@@ -83,15 +83,16 @@ def first_words(reader: Reader, first_tokens: Mapping[int, int | None]) -> dict[
 
 
 def values_of_task(marks: AnswerScores) -> dict[str, float]:
-    """The numbers of a measurement by name; under teacher forcing also the error rate, 1 - token accuracy."""
+    """{metric: value} of a task. Under teacher forcing, the error rate is added; it is 1 - token accuracy."""
     found = marks.values()
     return found if marks.written else {**found, "error_rate": 1 - found["token_accuracy"]}
 
 
 def intervals(marks: AnswerScores) -> dict[str, Interval]:
-    """Wilson's 95 % intervals of the shares: over independent examples, or over an effective number of tokens.
+    """{metric: Wilson's 95 % interval} for the shares of right examples and the shares of right tokens.
 
-    Tokens of one example tend to be right together, so their effective number is smaller than their number.
+    The intervals are computed from effective numbers of examples and of tokens. The effective number of tokens is
+    small, because the tokens of one example tend to be right or wrong together.
     """
     low, high = token_interval(marks)
     found, n = marks.values(), independent_examples(marks)
@@ -103,20 +104,21 @@ def intervals(marks: AnswerScores) -> dict[str, Interval]:
 
 
 def independent_examples(marks: AnswerScores) -> float:
-    """The effective number of independent examples, if some were drawn several times.
+    """The effective number of independent examples: an example that was drawn several times counts less often.
 
-    It is the number of draws if none was drawn twice, and never more than the number of distinct examples. Kish 1965,
-    Survey Sampling, section 11.7: (sum of weights)^2 / (sum of squared weights).
+    The effective number equals the number of draws if no example was drawn twice. It never exceeds the number of
+    distinct examples. Kish 1965, Survey Sampling, section 11.7: (sum of weights)^2 / (sum of squared weights).
     """
     return marks["examples"] ** 2 / marks["times_squared"]
 
 
 def token_interval(marks: AnswerScores) -> Interval:
-    """Wilson's interval of the share of right targets, over the number of independent targets with the same variance.
+    """Wilson's interval of the share of right targets, for an effective number of targets.
 
-    The variance of a ratio over examples: Cochran 1977, Sampling Techniques, section 2.11. The correction for few
-    examples: Korn and Graubard 1998, Survey Methodology 24:193. If all targets are right, or none, the variance cannot
-    be estimated, and each example counts as one target. No target counts more than once.
+    With the effective number of independent targets, the share would have the same variance. The variance is that of a
+    ratio over examples: Cochran 1977, Sampling Techniques, section 2.11. The correction for few examples is from Korn
+    and Graubard 1998, Survey Methodology 24:193. If all targets are right, or all are wrong, the variance cannot be
+    estimated, and each example counts as one target. No target counts more than once.
     """
     rate, n, n_distinct = marks["hits"] / marks["targets"], independent_examples(marks), marks.n_distinct
     squares = marks["hits_squared"] - 2 * rate * marks["hits_by_targets"] + rate**2 * marks["targets_squared"]
@@ -131,7 +133,7 @@ def token_interval(marks: AnswerScores) -> Interval:
 def records_of_task(
     by_length: Mapping[int, AnswerScores], contexts: Mapping[int, int], common: Mapping[str, Any]
 ) -> list[Record]:
-    """A record for each number and length, with an interval if the number is a share; `context` is in tokens."""
+    """A record for each metric and length. A share has an interval. The field `context` is the length in tokens."""
     found = []
     for length, marks in by_length.items():
         where = {"length": length, "context": contexts[length]}
@@ -161,17 +163,18 @@ def right_of(scores_N2: NDArray[np.float64]) -> NDArray[np.bool_]:
 def of_mean(shares_P: NDArray[np.float64]) -> dict[str, float]:
     """The mean over phenomena, with its 95 % interval by Student's t.
 
-    Each phenomenon is one observation, because its pairs tend to be right together. There is no interval if there is
-    one phenomenon, or if all have the same share.
+    Each phenomenon is one observation, because its pairs tend to be right or wrong together. There is no interval for
+    a single phenomenon, nor if all phenomena have the same share of right pairs.
     """
     mean, half = float(shares_P.mean()), float(half_width(shares_P))
     return {"value": mean} | ({"low": mean - half, "high": mean + half} if len(shares_P) > 1 and half > 0 else {})
 
 
 def records_of_pairs(by_prefix: Mapping[int, PairScores], common: Mapping[str, Any]) -> list[Record]:
-    """Records of each prefix: the accuracy over all phenomena and of each, and the change from the shortest prefix.
+    """The records of each prefix: the mean accuracy, its change from the shortest prefix, each phenomenon's accuracy.
 
-    The 95 % interval of a phenomenon is Wilson's over its pairs; that over all phenomena comes from `of_mean`.
+    The mean is over phenomena and has the interval of `of_mean`. The accuracy of a phenomenon has Wilson's 95 %
+    interval over the pairs of the phenomenon.
     """
     found: list[Record] = []
     shares = {n: np.array([right_of(own).mean() for own in scores.values()]) for n, scores in by_prefix.items()}
@@ -242,8 +245,9 @@ def records_of_dispersion(
 def by_visible_keys(by_length: Mapping[int, Dispersion]) -> dict[str, Any]:
     """The content of dispersion.json: for each context length, every measure as [layer][head][bin].
 
-    A bin without rows is None. layers: the numbers of the layers. largest_n: the largest number of visible keys of each
-    bin. rows: the number of rows, [layer][bin].
+    A bin holds the rows with a similar number of visible keys. In a bin without rows, a measure is None. layers: the
+    numbers of the layers. largest_n: for each bin, the largest number of visible keys. rows: the number of rows,
+    [layer][bin].
     """
 
     found = {}
@@ -268,7 +272,7 @@ def leave_dispersion(
     title: str,
     contexts: Mapping[int, int] | None = None,
 ) -> None:
-    """Save dispersion by the number of visible keys, draw the longest context and print the table.
+    """Save the dispersion by the number of visible keys, draw it for the longest context, and print its table.
 
     Does nothing if dispersion was not measured.
     """
@@ -284,7 +288,10 @@ def leave_dispersion(
 
 
 def table_of_dispersion(by_length: Mapping[int, Dispersion], *, name: str) -> Table:
-    """A row for each length and layer: the least and the largest mean of a head. name: the heading of the lengths."""
+    """A row for each length and layer: the range of each measure over the layer's heads.
+
+    name: the heading of the column of lengths.
+    """
     title, heads = "dispersion: the lowest and the highest head of each layer", ("entropy", "of ln n", "top weight")
     shown = Table(name, "layer", *heads, "logit spread", "active rows", title=title)
     for length, dispersion in by_length.items():
@@ -306,7 +313,8 @@ def table_of_dispersion(by_length: Mapping[int, Dispersion], *, name: str) -> Ta
 def drawing_of_dispersion(dispersion: Dispersion, *, context: int, title: str) -> Drawing:
     """The dispersion of each head against the number of visible keys.
 
-    For comparison: uniform weights, and the bound of Lemma 2.1 (arXiv:2410.01104) for the head with the widest spread.
+    For comparison, the panels also show uniform weights, and the bound of Lemma 2.1 (arXiv:2410.01104) for the head
+    whose logits spread most widely.
     """
     n = [*dispersion.largest_n[:-1], min(dispersion.largest_n[-1], context)]
     n_layers = len(dispersion.layers)

@@ -2,8 +2,8 @@
 
 The number of seeds that would be needed is the smallest with which the paired t-test has 80 % power for a difference
 of the measured size and spread (noncentral t distribution). The level of the test is 0.05 divided by the number of
-settings that are compared with the baseline at this place, the strictest level in Holm's correction. Size and spread
-are estimates from few seeds, so the number is a rough estimate too.
+settings that are compared with a baseline in the same place, such as a context length; it is the strictest level in
+Holm's correction. Size and spread are estimated from few seeds, so the number of seeds is a rough estimate too.
 
 Tested by tests/report/test_findings.py.
 """
@@ -26,7 +26,7 @@ NAMED = 3  # at most so many settings or baselines are named
 
 
 def findings(telling: Mapping[str, Sequence[Record]]) -> list[str]:
-    """A sentence for each metric and baseline. telling: {title of a metric: records}."""
+    """A sentence for each metric and baseline. telling: {title of a metric: the records of its comparisons}."""
     found: list[str] = []
     for title, rows in telling.items():
         pairs: dict[str, list[Record]] = {}
@@ -43,9 +43,10 @@ def findings(telling: Mapping[str, Sequence[Record]]) -> list[str]:
 def sentence(title: str, baseline: str, rows: Sequence[Record], compared: Sequence[Record]) -> str:
     """`eval: perplexity against pe=rope at length=512, 3 seeds: worse: pe=nope +15 (+3 to +27, p 0.033).`
 
-    The sentence is about the last place with the fewest fields, such as the longest context over a whole task. It also
-    names places where a verdict differs. compared: the rows with any baseline; those at one place are the family of
-    Holm's correction.
+    A place is the set of fields, such as the length, that say where a number was measured. Among the places with the
+    fewest fields, the sentence is about the last, such as the longest context over a whole task. The sentence also
+    names other places where a verdict differs. compared: the rows with this or another baseline; Holm's correction
+    covers all rows at one place.
     """
     least = min(len(place_of(row)) for row in rows)
     where = [place for place in map(place_of, rows) if len(place) == least][-1]
@@ -76,9 +77,10 @@ def verdict(row: Record) -> str:
 
 
 def part_of(kind: str, rows: Sequence[Record], n_compared: int) -> str:
-    """The text about the settings with one verdict, largest difference first; NOT_TOLD_APART also has the seeds needed.
+    """The text about the settings with the verdict `kind`, the largest difference first.
 
-    n_compared: the number of settings that are compared with a baseline at this place, with any verdict.
+    For NOT_TOLD_APART it also says how many seeds would be needed. n_compared: the number of settings that are compared
+    with a baseline at the place of the rows, whatever their verdict.
     """
     rows = sorted(rows, key=lambda row: -abs(row["difference"]))
     highs = [(number(row.get("difference_high")), row["difference"]) for row in rows]
@@ -107,7 +109,7 @@ def part_of(kind: str, rows: Sequence[Record], n_compared: int) -> str:
 
 
 def seeds_to_tell(row: Record, n_compared: int) -> int | None:
-    """The smallest number of seeds, above the present one, with which the paired t-test has the power POWER.
+    """The smallest number of seeds, larger than the present number, at which the paired t-test has the power POWER.
 
     The level of the test is SIGNIFICANT / n_compared. MOST_SEEDS + 1 if even MOST_SEEDS are too few; None if the spread
     is not known.
@@ -123,9 +125,9 @@ def seeds_to_tell(row: Record, n_compared: int) -> int | None:
 
 
 def elsewhere(rows: Sequence[Record], here: Sequence[Record]) -> str:
-    """A sentence that says whether the verdicts at other places are the same; "" if there are no other places.
+    """A sentence that compares the verdicts at other places with those in `here`; "" if there are no other places.
 
-    A setting that was not measured at the place of `here` counts as different.
+    `here` has the rows at one place. A setting that was not measured there counts as different.
     """
     others = [row for row in rows if all(row is not one for one in here)]
     if not others:

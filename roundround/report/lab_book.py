@@ -1,4 +1,4 @@
-"""The facts about a past run besides its results, for page and terminal; the output of `roundround runs` and `show`.
+"""The facts about a past run except its results, for its page and `roundround show`; the list of `roundround runs`.
 
 Tested by tests/analysis/test_runs_and_show.py and tests/report/test_page_command.py.
 """
@@ -82,7 +82,10 @@ def duration(seconds: float | None) -> str:
 
 
 def meant_by(verb: Verb, names: Sequence[str], values: Mapping[str, str]) -> list[Path]:
-    """The runs that are named, or the last run. Raises UserError for a key that the verb does not read."""
+    """The directories of the runs that `names` lists; if it is empty, the directory of the last run.
+
+    Raises UserError for a key that the verb does not read.
+    """
     for key in values:
         if key not in verb.reads:
             raise UserError(f"no key {key}{nearest(key, verb.reads)}; to filter runs, use roundround runs")
@@ -92,7 +95,11 @@ def meant_by(verb: Verb, names: Sequence[str], values: Mapping[str, str]) -> lis
 
 
 def show_runs(runs: Sequence[PastRun], *, n_runs: int, all_seen: bool) -> None:
-    """Print the list of runs and, unless all have been seen, how many of `n_runs` runs it shows."""
+    """Print the list of runs.
+
+    all_seen: whether the list has every run that passes the filters. If not, a line says how many of all `n_runs` runs
+    are shown.
+    """
     columns = ("run", "verb", "overridden", "status", "took", "headline")
     table = rich.table.Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False)
     for run in runs:
@@ -107,7 +114,7 @@ def show_runs(runs: Sequence[PastRun], *, n_runs: int, all_seen: bool) -> None:
 
 
 def as_record(run: PastRun) -> dict[str, Any]:
-    """The record of a run in the list."""
+    """A run as one record of the list of runs."""
     return {
         "run": str(run.directory),
         "verb": run.verb,

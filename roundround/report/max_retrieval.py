@@ -1,6 +1,6 @@
-"""The results of a max-retrieval run: records, a table beside the paper's, the distance between both, panels, page.
+"""The results of a max-retrieval run: records, a table with the paper's numbers at the top, panels and the page.
 
-The files of a run and its page draw the same panels.
+The distance of the accuracies from the paper's is computed too. The files of a run and its page draw the same panels.
 Shapes: S seeds, N sizes.
 
 Tested by tests/papers/test_max_retrieval_command.py.
@@ -40,9 +40,10 @@ EQUAL = 5e-4  # absolute and relative tolerance; accuracies are printed in tenth
 
 @dataclass
 class Measured:
-    """The measurements of each seed and size; `values[name][metric]` is [S, N], and accuracies lie between 0 and 1.
+    """The measurements of each seed and size. Accuracies lie between 0 and 1.
 
-    `of_logits[metric]` is [S, N]. `of_heads[metric]` is [S], because measurements of a seed's head have no size.
+    `values[name][metric]` is [S, N], for the normaliser of this name. `of_logits[metric]` is [S, N]. `of_heads[metric]`
+    is [S], because a seed has one attention head for all sizes.
     """
 
     seeds: list[int]
@@ -52,7 +53,7 @@ class Measured:
     of_heads: dict[str, Array] = field(default_factory=dict)
 
     def put(self, seed: int, n: int, softmax: str | None, means: dict[str, float]) -> None:
-        """Store the means of a normaliser, or of the logits (None), for a seed and a size."""
+        """Store {metric: mean} for a seed and a size, measured on a normaliser or (if it is None) on the logits."""
         table = self.of_logits if softmax is None else self.values.setdefault(softmax, {})
         for metric, value in means.items():
             values_SN = table.setdefault(metric, np.full((len(self.seeds), len(self.sizes)), np.nan))
@@ -67,9 +68,10 @@ class Measured:
         return float(self.accuracy(name)[:, self.sizes.index(n)].mean())
 
     def distinct(self) -> dict[str, list[str]]:
-        """Groups of normalisers that agree in every measure, within EQUAL, at every seed and size; keyed by the first.
+        """{first normaliser of a group: all normalisers of the group}.
 
-        A learnable normaliser is measured with its initial parameters, and these may make it equal to another one:
+        The normalisers of a group agree in every measure at every seed and size, within the tolerance EQUAL. Learnable
+        normalisers are measured with their initial parameters, which make some of them equal to another normaliser:
         SSMax starts as ln n scaling.
         """
         found: dict[str, list[str]] = {}
@@ -84,7 +86,11 @@ class Measured:
         return found
 
     def records(self) -> list[dict[str, Any]]:
-        """Records of each metric, normaliser, seed and size; then of each seed's head and distance from the paper."""
+        """A record for each metric, normaliser, seed and size, then the records of each seed.
+
+        The records of a seed are the measures of its attention head, and the distances of its accuracies from the
+        paper's.
+        """
         found = []
         for name, metrics in [*self.values.items(), (None, self.of_logits)]:
             which = {} if name is None else {"softmax": name}
@@ -132,7 +138,8 @@ class Distance(NamedTuple):
 def distances(measured: Measured, metric: str = "accuracy") -> tuple[Distance, Distance] | None:
     """Distances from the paper's baseline accuracies, and from its gains by adaptive temperature.
 
-    None unless both were measured. The intervals are bootstrap percentiles over seeds, NaN for fewer than five seeds.
+    None if adaptive temperature or the paper's sizes were not measured. The intervals are bootstrap percentiles over
+    seeds; they are NaN for fewer than five seeds.
     """
     apart = from_paper(measured, metric)
     return None if apart is None else (distance(apart[0]), distance(apart[1]))
@@ -213,7 +220,10 @@ def scope(measured: Measured, config: Mapping[str, Any]) -> list[str]:
 
 
 def drawings(measured: Measured) -> list[Drawing]:
-    """Drawings: accuracy beside the paper's, the heads, dispersion beside the bounds of Lemma 2.1 (temperature 1)."""
+    """Drawings of the accuracy beside the paper's, of the heads, and of the dispersion.
+
+    The dispersion is drawn beside the bounds of Lemma 2.1 for the plain softmax.
+    """
     found = [Drawing("accuracy", "Accuracy", [accuracy(measured)])]
     found += [Drawing("heads", "Heads", [heads(measured)])] if measured.of_heads else []
     spread, note = measured.of_logits.get("logit_spread"), ""
@@ -225,7 +235,7 @@ def drawings(measured: Measured) -> list[Drawing]:
 
 
 def accuracy(measured: Measured) -> Panel:
-    """Means over seeds with 95 % intervals, and the paper's numbers, with a mark on the second-hand ones."""
+    """Means over seeds with 95 % intervals, and the paper's numbers; numbers known only second-hand are marked."""
     curves = curves_of(measured, "accuracy", 100.0)
     for place, name in enumerate(("paper: softmax", "paper: adaptive")):
         own = [n for n in measured.sizes if n in PAPER]
@@ -285,9 +295,10 @@ def over_items(measured: Measured, label: str, curves: Sequence[Curve], title: s
 
 
 def heat_maps(arrays: Mapping[str, Array]) -> list[Drawing]:
-    """A drawing for each normaliser, with a heat map of each size: rows are sets, columns items of highest priority.
+    """A drawing for each normaliser, with a heat map for each size.
 
-    arrays: weights by `<normaliser>.<size>`, such as softmax.16.
+    A row of a map is a set of items; its columns are the items of the highest priorities in the set. arrays: the
+    attention weights by `<normaliser>.<size>`, such as softmax.16.
     """
     maps: dict[str, list[HeatMap]] = defaultdict(list)
     for key in sorted(arrays, key=lambda key: int(key.rpartition(".")[2])):
@@ -299,7 +310,10 @@ def heat_maps(arrays: Mapping[str, Array]) -> list[Drawing]:
 
 
 def temperature_fit(points: Array, coefficients: Sequence[float], sizes: Sequence[int]) -> Drawing:
-    """The points, the polynomial fitted to them, the published one, and the range in which the published sharpens."""
+    """The points, the polynomial that was fitted to them, and the published polynomial.
+
+    A mark shows the range of entropies in which the published polynomial sharpens.
+    """
     import torch
 
     from roundround.softmax.adaptive_temperature import PUBLISHED, inverse_temperature
@@ -327,7 +341,7 @@ def temperature_fit(points: Array, coefficients: Sequence[float], sizes: Sequenc
 
 
 def view(files: RunFiles, records: list[Record]) -> View:
-    """Panels, the table of accuracies, the maps, the training loss and all records."""
+    """The page: panels, the table of accuracies, heat maps of attention weights, the training loss and all records."""
     measured = measured_of(records)
     panels = [panel for drawing in drawings(measured) for panel in drawing.panels] if measured.values else []
     lines = files.run.metrics()

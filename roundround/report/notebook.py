@@ -88,7 +88,7 @@ def draw_heads(weights: AttentionWeights, sizes: Sizes) -> Any:
 
 
 def draw_head(weights: AttentionWeights, layer: int, head: int, sizes: Sizes) -> Any:
-    """One head with the tokens along both sides."""
+    """The map of one head, with the tokens along both sides."""
     words = list(map(shown_word, weights.words))
     side = ROW * len(words) + LETTER * max(map(len, words))
     figure, axis = subplots(figsize=(side + 1.6, side + 0.6))
@@ -114,7 +114,7 @@ def drawn(pictures: Pictures, what: str | None) -> Any:
 
 
 def save_styled(figure: Any, *args: Any, **options: Any) -> None:
-    """`Figure.savefig` in the style in which the figure was drawn, because saving reads matplotlib's defaults again."""
+    """`Figure.savefig` in the style in which the figure was drawn, not in matplotlib's default style."""
     with styled(SCREEN):
         type(figure).savefig(figure, *args, **options)
 

@@ -1,4 +1,4 @@
-"""The verdicts on the papers' statements and on their reproduced figures: lines, tables, pages, drawings.
+"""The verdicts on the statements and the reproduced figures of the papers, as lines, tables, pages and drawings.
 
 Tested by tests/verbs/test_theory.py and tests/verbs/test_reproduce.py.
 """
@@ -134,7 +134,7 @@ def write_statements(findings: Mapping[str, Finding], path: Path) -> None:
 
 
 def draw_statement(label: str, finding: Finding, folder: Path, style: FigureStyle) -> None:
-    """Draw the statement's figure, if it has one; legible without colour."""
+    """Draw the statement's figure, if it has one. The figure can be read without colour."""
     if finding.panels:
         name = "_".join(re.findall(r"[\w.-]+", label))
         save_drawing(Drawing(name, f"{label}: {title(label)}", list(finding.panels.values())), folder, style)
@@ -213,7 +213,7 @@ def show(items: Mapping[str, Figure], entries: Sequence[Entry]) -> None:
 
 
 def ours_of(entry: Entry) -> str:
-    """The outcome, followed by the model if it is not the paper's."""
+    """The outcome; the model's name follows if another model than the paper's was used."""
     return entry.ours if entry.is_the_papers else f"{entry.ours} (of {entry.model})"
 
 
@@ -253,7 +253,7 @@ def records(entries: Sequence[Entry]) -> list[dict[str, Any]]:
 
 
 def draw(entry: Entry, item: Figure, panels: Mapping[str, HeatMap | Panel], folder: Path, style: FigureStyle) -> None:
-    """Draw all panels of an item on a grid; legible without colour."""
+    """Draw all panels of an item on a grid. The figure can be read without colour."""
     if panels:
         note = "" if entry.is_the_papers else f"Of {entry.model}, in the place of the paper's model."
         named = [replace(panel, title=name) for name, panel in panels.items()]

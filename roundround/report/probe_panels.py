@@ -1,4 +1,4 @@
-"""The panels of a probe and its page: a map of heads, perplexity without frequencies, the question for the maximum.
+"""The panels and the page of a probe, of an ablation of frequencies, and of a test that asks for a list's maximum.
 
 The files that `probe` writes and its page draw the same panels. Shapes: L layers, H heads, K key heads, P pairs,
 D distances, T tokens. If a part is too large for a page, the page has it only for the heads that stand out most.
@@ -46,9 +46,10 @@ DENSE = 16  # with more heads in a row, a cell has room for one letter
 
 
 def kept_panels(records: Sequence[Record]) -> list[Panel]:
-    """Perplexity against the fraction of frequencies kept: a panel for each end from which they are set to zero.
+    """Perplexity against the fraction of RoPE's frequencies that is kept; the other frequencies are set to zero.
 
-    Each line is for the targets whose number of tokens before them is in one range.
+    In one panel the lowest frequencies are set to zero, in the other the highest. Each line covers the targets in one
+    range of positions; a target's position is the number of tokens before it.
     """
     panels = []
     for end, other in (("lowest", "fastest"), ("highest", "slowest")):
@@ -70,7 +71,10 @@ def kept_panels(records: Sequence[Record]) -> list[Panel]:
 
 
 def maximum_panels(records: Sequence[Record]) -> list[Panel]:
-    """Figure 3 of arXiv:2410.01104: for each layer, entropy of the last row against the number of listed elements."""
+    """Figure 3 of arXiv:2410.01104: for each layer, the entropy of the last row against the length of the list.
+
+    The model is asked for the maximum of the list.
+    """
     layers = by_layer(records, "entropy", "n")
     sizes = sorted({n for by_n in layers.values() for n in by_n})
     uniform = Curve("uniform: ln n", sizes, [math.log(n) for n in sizes], style=1)
@@ -91,7 +95,7 @@ def maximum_panels(records: Sequence[Record]) -> list[Panel]:
 
 
 def view(files: RunFiles, records: list[Record]) -> View:
-    """The page of any of the three kinds of probe; sections without records are empty."""
+    """The page of a probe of any of the three kinds; sections without records are empty."""
     heads, metrics = heads_of(records), dict.fromkeys(record["metric"] for record in records)
     places = [name.removeprefix(SHARE) for name in metrics if name.startswith(SHARE)]  # in the order of the arrays too
     sections, data = [], None
@@ -154,7 +158,7 @@ def table_of(heads: Sequence[ProbedHead], measures: Sequence[str]) -> Table:
 
 
 def ablation(records: Sequence[Record]) -> Section:
-    """Perplexity with frequencies set to zero, by the tokens before a target or by the fraction that is kept."""
+    """Perplexity with frequencies set to zero, by the tokens before a target or by the fraction of frequencies kept."""
     found = [r for r in records if r["metric"] == "perplexity" and "ablate" in r]
     title = "Frequencies set to zero"
     if not found:
@@ -175,7 +179,10 @@ def ablation(records: Sequence[Record]) -> Section:
 
 
 def arrays_for_script(files: RunFiles, heads: Sequence[ProbedHead], places: Sequence[str]) -> dict[str, Any]:
-    """The data that the page's script reads. heads: most important first; the last are dropped if there is no room."""
+    """The data that the page's script reads.
+
+    heads: the most important head first. If a page has no room for all heads, the last are left out.
+    """
     probe = files.arrays("probe.safetensors", lambda key: "square" not in key)
     prompt = files.arrays("prompt.safetensors", lambda key: key == "weights")
     norms = {kind: probe[f"{kind}_norm"] for kind in ("query", "key", "value") if f"{kind}_norm" in probe}
@@ -213,7 +220,7 @@ def norms_of(probe: dict[str, NDArray[Any]], head: ProbedHead) -> dict[str, Any]
 
 
 def keys_of(probe: dict[str, NDArray[Any]]) -> dict[str, Any]:
-    """Mean key norm of each pair by layer and key head; a query head h of H reads key head h K / H."""
+    """Mean key norm of each pair by layer and key head. The query head number h reads the key head number h K / H."""
     found: dict[str, Any] = {}
     for name in ("key_norm", f"key_norm{FIRST}"):
         by_layer = [heads_KP[~np.isnan(heads_KP).all(-1)] for heads_KP in probe[name]]
@@ -222,7 +229,7 @@ def keys_of(probe: dict[str, NDArray[Any]]) -> dict[str, Any]:
 
 
 def there(values_P: NDArray[Any]) -> NDArray[Any]:
-    """The values without the padding at the end of a smaller layer."""
+    """The values without the NaN at the end, which pad a layer that has fewer pairs than another."""
     known = np.flatnonzero(~np.isnan(values_P))
     return values_P[: known[-1] + 1] if len(known) else values_P[:0]
 
@@ -244,7 +251,7 @@ def weights_of(prompt: dict[str, NDArray[Any]], head: ProbedHead) -> list[int]:
 
 
 def shares_of(probe: dict[str, NDArray[Any]], head: ProbedHead, places: Sequence[str]) -> dict[str, list[int]]:
-    """The share of the weight at each place, in thousandths, with all frequencies and without each band."""
+    """The share of a head's weight at each place, in thousandths: with all frequencies, and with each band at zero."""
     rows = {band: [round(1000 * of.get(place, 0.0)) for place in places] for band, of in head.shares.items()}
     for name in ("fastest", "fast", "slow", "slowest"):
         key = f"{WITHOUT}{name}"
@@ -264,10 +271,11 @@ def overview(norms_LHP: NDArray[Any]) -> dict[str, Any]:
 
 @dataclass
 class ProbedHead:
-    """A head and its numbers.
+    """A head of the probed model and the numbers measured on it.
 
-    share: the share of the head's weight at the place of its label. shares: {band set to zero: {place: share}}.
-    measures: {name: value}.
+    label: the name of the place, such as `previous`, that describes the head. share: the share of the head's weight at
+    this place. shares: the shares of weight at all places, {band set to zero: {place: share}}. measures: the other
+    numbers by name.
     """
 
     layer: int
@@ -309,6 +317,6 @@ def heads_of(records: Sequence[Record]) -> list[ProbedHead]:
 
 
 def standing_out(heads: Sequence[ProbedHead], places: Sequence[str]) -> list[ProbedHead]:
-    """The heads in the order of a page: each label in turn gives its remaining head with the largest share."""
+    """The heads in the order of a page: the head with the largest share of each label, then the second of each, ..."""
     by_label = [sorted((h for h in heads if h.label == place), key=lambda h: -h.share) for place in places]
     return [head for turn in zip_longest(*by_label) for head in turn if head is not None]

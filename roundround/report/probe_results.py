@@ -58,12 +58,19 @@ LAYERS_NAMED = 4
 
 
 def shares(seen: Probe) -> dict[str, float]:
-    """The share of the squared norm in the slowest quarter of the pairs, a mean over layers; 0.25 is uniform."""
+    """The mean over layers of the share of the squared norm in the slowest quarter of the pairs.
+
+    It is 0.25 if all pairs have the same norm.
+    """
     return {f"{kind}_share_of_slowest_quarter": float(seen.norms.share_of_slowest(kind).mean()) for kind in KINDS}
 
 
 def records(seen: Probe) -> list[dict[str, Any]]:
-    """Records of each layer's shares, and of each head's label, places, entropy, largest weight and logit spread."""
+    """Records of each layer and of each head.
+
+    A layer has shares of squared norm and its strongest pairs. A head has a label, its shares of weight by place, its
+    entropy, its largest weight and its logit spread.
+    """
     found: list[dict[str, Any]] = []
     for kind in KINDS:
         for first_token in (True, False):
@@ -95,7 +102,7 @@ def records(seen: Probe) -> list[dict[str, Any]]:
 
 
 def by_head(metric: str, numbers: Sequence[int], layers: Sequence[Tensor]) -> list[dict[str, Any]]:
-    """A record of each head's value. numbers: the number of each layer. layers: the values of each layer, [H]."""
+    """A record of each head's value. numbers: the number of each layer. layers: for each layer, its values, [H]."""
     return [
         {"metric": metric, "layer": layer, "head": head, "value": value}
         for layer, values_H in zip(numbers, layers, strict=True)
@@ -104,7 +111,10 @@ def by_head(metric: str, numbers: Sequence[int], layers: Sequence[Tensor]) -> li
 
 
 def by_place(numbers: Sequence[int], layers: Sequence[Tensor]) -> list[dict[str, Any]]:
-    """A record of each head's share of weight on each place. layers: the shares of each layer, [H, 7]."""
+    """A record of each head's share of weight on each of the 7 places.
+
+    numbers: the number of each layer. layers: for each layer, its shares, [H, 7].
+    """
     return [
         record
         for column, place in enumerate(PLACES)
@@ -113,7 +123,7 @@ def by_place(numbers: Sequence[int], layers: Sequence[Tensor]) -> list[dict[str,
 
 
 def standing_out(seen: Probe, n: int = HEADS_DRAWN) -> list[tuple[int, int, str, float]]:
-    """(layer, head, label, score) of the `n` heads with the highest score of each label, in the order of PLACES."""
+    """(layer, head, label, score) of the `n` heads with the highest scores for each label, in the order of PLACES."""
     heads = [
         (layer, head, label, score)
         for layer, labelled in enumerate(seen.labels())
@@ -126,7 +136,11 @@ def standing_out(seen: Probe, n: int = HEADS_DRAWN) -> list[tuple[int, int, str,
 
 
 def show(seen: Probe) -> None:
-    """Print two tables to standard error: the share of squared norm in the slowest quarter by layer, and some heads."""
+    """Print two tables to standard error.
+
+    The first has each layer's share of squared norm in the slowest quarter of the pairs, the second the heads that
+    stand out.
+    """
     title = f"{seen.name}: share of squared norm in the slowest quarter"
     table = Table("layer", *KINDS, "rotated pairs", title=title, box=box.SIMPLE_HEAD, pad_edge=False)
     with_first = {kind: seen.norms.share_of_slowest(kind).tolist() for kind in KINDS}
@@ -148,7 +162,10 @@ def shown_wavelength(layout: Layout, pair: int) -> str:
 
 
 def head_table(seen: Probe) -> Table:
-    """A table of the heads that stand out: where their weight goes, with and without a band, and the strongest pair."""
+    """A table of the heads that stand out, with the weight at the label's place and the pair of largest query norm.
+
+    The weight is given with all pairs, without the slowest quarter of the pairs, and without the fastest quarter.
+    """
     assert seen.rows is not None
     columns = ("label", "head", "share", "-slow", "-fast", "pair", "wave", "norm", "entropy", "top", "spread")
     table = Table(*columns, title="heads that stand out", box=None, padding=(0, 1, 0, 0))
@@ -244,7 +261,7 @@ def draw_all(seen: Probe, prompt: PromptRecord, folder: Path, style: FigureStyle
 
 
 def pictures(seen: Probe) -> dict[str, Callable[[Probe, Sizes], Any]]:
-    """The functions that draw the pictures that need no prompt, by name."""
+    """{name of a picture: the function that draws it}, for all pictures that do not show a prompt."""
     of_rows = {"labels": draw_labels, "logits_by_frequency": draw_split, "without_a_band": draw_without}
     return (of_rows if seen.rows is not None else {}) | {"norms": draw_layers, "heads": draw_heads}
 
@@ -271,7 +288,7 @@ def darkest(norms: Tensor) -> float:
 
 
 def context_note(seen: Probe) -> str:
-    """The note that explains the dashed line."""
+    """The note about the dashed line of a picture: below it, a pair turns less than once within the context."""
     windows = sorted({context for context in seen.contexts() if context < seen.train_length})
     window = f", or the {' or '.join(f'{n:,}' for n in windows)} that the layer sees" if windows else ""
     return f"Below the dashed line a pair turns less than once within {seen.train_length:,} tokens{window}."
@@ -284,7 +301,7 @@ def of_layer(seen: Probe, layer: int) -> tuple[list[Layout], list[int]]:
 
 
 def draw_layers(seen: Probe, sizes: Sizes) -> Any:
-    """Figures 3, 10 and 13: mean norm of every pair in every layer, over heads and tokens."""
+    """Figures 3, 10 and 13 of arXiv:2410.06205: the mean norm, over heads and tokens, of every pair in every layer."""
     figure, axes, _ = panels_for(len(KINDS), sizes)
     for axis, kind in zip(axes, KINDS, strict=True):
         by_layer = [norm_HP.mean(0) for norm_HP in seen.norms.mean(kind, "norm")]
@@ -304,7 +321,10 @@ def draw_layers(seen: Probe, sizes: Sizes) -> Any:
 
 
 def draw_heads(seen: Probe, sizes: Sizes) -> Any:
-    """Figures 4 and 11: mean norm of every pair in every head of the first, the middle and the last layer."""
+    """Figures 4 and 11 of arXiv:2410.06205: the mean norm of every pair in every head of three layers.
+
+    These are the first, the middle and the last layer.
+    """
     places = sorted({0, len(seen.layouts) // 2, len(seen.layouts) - 1})
     figure, axes, _ = panels_for(2 * len(places), sizes, most=len(places))
     panels = [(kind, place) for kind in ("query", "key") for place in places]
@@ -418,7 +438,10 @@ def draw_without(seen: Probe, sizes: Sizes) -> Any:
 
 
 def draw_prompt(prompt: PromptRecord, seen: Probe, folder: Path, sizes: Sizes) -> list[Path]:
-    """Figures 5 to 7 and 12 to 18: chunk norms of each token, weights and logits of one head of each label."""
+    """Figures 5 to 7 and 12 to 18 of arXiv:2410.06205, for one head of each label.
+
+    They show the norms of the 2-D chunks of each token, the attention weights and the logits.
+    """
     n, heads = len(prompt.words), standing_out(seen)
     figure, axes, width = panels_for(4 * len(heads), sizes, most=2)
     side = n * 1.35 * sizes.small / 72  # inches that a panel needs to label every word
@@ -458,9 +481,9 @@ def name_pairs(
 ) -> None:
     """Label the vertical axis with pairs and their wavelengths; a dashed line marks wavelengths beyond the context.
 
-    layouts, contexts: the layout of each column and its context in tokens, or one of each for all columns; empty for
-    vectors to which RoPE is not applied. If columns have two kinds of layout, a label has the wavelengths of both.
-    strongest: a pair that always gets a label.
+    layouts: the layout of the pairs of each column. contexts: the context of each column in tokens. Both have one item
+    if all columns have the same, and no item for vectors to which RoPE is not applied. If the columns have two
+    kinds of layout, a label has the wavelengths of both. strongest: a pair that always gets a label.
     """
     ticks = {0, n_pairs - 1, *range(0, n_pairs, max(1, n_pairs // 4))}
     if strongest is not None:

@@ -1,6 +1,7 @@
-"""The outcome of a sweep: a table of its runs by swept settings, a page with curves and a comparison, next commands.
+"""The outcome of a sweep: a table of its runs by swept settings, a page, and the commands for the next step.
 
-If a run measures the model of another run, the settings of that other run count as its own too.
+The page has the curves of the runs and compares the runs. A run that measures the model of another run counts as if it
+had the settings of both runs.
 
 Tested by tests/report/test_sweep.py.
 """
@@ -66,7 +67,7 @@ def runs_of(directory: Path) -> list[PastRun]:
 
 
 def next_commands(directory: Path, runs: Sequence[PastRun]) -> list[tuple[str, str]]:
-    """Pairs of a description and a command that is often the next step after such runs."""
+    """(description, command) of the steps that often follow a sweep: to evaluate its runs and to compare them."""
     name = shlex.quote(relative(directory))
     trained = [run.train_lengths[1] for run in runs if run.train_lengths]
     lengths = ",".join(str(times * max(trained)) for times in (1, 2, 4)) if trained else ""
@@ -152,7 +153,7 @@ def compared(directory: Path, remarks: list[str]) -> list[Section]:
 
 
 def curves_by_step(runs: Sequence[PastRun]) -> list[Panel]:
-    """The numbers that training logs, a curve for each run."""
+    """A panel for each number that is logged in training, with a curve for each run."""
     lines = [run.metrics() if run.verb == "train" else [] for run in runs]
     settings = swept(runs)
     others = [{key: value for key, value in own.items() if key != "seed"} for own in settings]  # all seeds look alike

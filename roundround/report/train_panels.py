@@ -43,10 +43,11 @@ def panels(lines: Sequence[Record]) -> list[Panel]:
 
 
 def logged(lines: Sequence[Record], name: str, words: str, **look: Any) -> tuple[Curve, str]:
-    """The curve of a logged number by step, and a note.
+    """The curve of a logged number by step, and a note about the points of the curve.
 
-    If there are more than MOST_POINTS lines, each point is the mean of equally many lines, with a band from the least
-    to the largest value; the note says so. A mean that includes a missing number is NaN.
+    If more than MOST_POINTS lines have the number, the lines are divided into groups of equal size. A point is then the
+    mean of a group, and a band goes from the least to the largest value of the group; the note says so. The mean of a
+    group with a missing value is NaN. lines: the lines of metrics.jsonl.
     """
     there = [line for line in lines if name in line]
     steps, values = numbers(float(line["step"]) for line in there), numbers(number(line[name]) for line in there)

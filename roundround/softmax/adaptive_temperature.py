@@ -28,11 +28,11 @@ class AdaptiveTemperature(RowScale):
     Velickovic et al. 2024, arXiv:2410.01104, figure 4 and section 4.
 
     `coefficients`: the coefficients of the polynomial, highest power first; H is in nats. The published polynomial
-    exceeds 1 only for 0.849 < H < 5.945, that is for up to 381 equally attended keys: it changes neither sharper nor
-    more dispersed rows. `entropy_range`: the range of entropies to which a polynomial was fitted; a row outside the
-    range gets the beta of the nearer end.
-    `in_training`: whether to use beta in training; false trains with the plain softmax, as in the paper's main
-    experiment. `gradient_through_beta`: whether beta is differentiated in training, or held constant.
+    exceeds 1 only for 0.849 < H < 5.945. It leaves a row with a lower or a higher entropy unchanged; 5.945 is the
+    entropy of 381 equally attended keys. `entropy_range`: the range of entropies to which a polynomial was fitted; a
+    row outside the range gets the beta of the nearer end.
+    `in_training`: whether beta is used in training; false trains with the plain softmax, as in the paper's main
+    experiment. `gradient_through_beta`: whether training differentiates beta; false treats beta as a constant.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ def inverse_temperature(
     min_beta: float = 1.0,
     entropy_range: Sequence[float] | None = None,
 ) -> Tensor:
-    """The paper's beta(H), H in nats: 1 up to `min_entropy`, above it the polynomial, but never below `min_beta`.
+    """The paper's beta(H), H in nats: 1 if H is at most `min_entropy`, else max(polynomial(H), `min_beta`).
 
     Outside `entropy_range`, if it is given, the polynomial is evaluated at the nearer end of the range.
     """

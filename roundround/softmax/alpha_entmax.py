@@ -18,14 +18,14 @@ from roundround.softmax.projection import Projection, checked_alpha, entmax_func
 
 @final
 class AlphaEntmax(Projection):
-    """Gives small logits a weight of zero, more of them at a larger alpha: 1 is softmax, 2 is sparsemax.
+    """Gives small logits a weight of zero, and more zeros at a larger alpha: alpha 1 is softmax, alpha 2 is sparsemax.
 
     alpha_j = max((alpha - 1) e_j - tau, 0)^(1 / (alpha - 1)), tau such that the weights sum to one
 
     Peters et al. 2019, arXiv:1905.05702, equation 10; learned alpha: Correia et al. 2019, arXiv:1909.00015.
 
     With `learned`, each head learns its own alpha between 1 and 2, as 1 + sigmoid(parameter), which starts at `alpha`.
-    It never falls below 1.01, because the gradient with respect to alpha is undefined at 1.
+    The learned alpha never falls below 1.01, because the gradient with respect to alpha is undefined at 1.
     """
 
     cost_in_blocks: ClassVar[float] = 60  # by bisection

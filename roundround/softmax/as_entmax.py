@@ -25,7 +25,7 @@ from roundround.softmax.projection import Projection, checked_alpha, entmax_func
 
 @final
 class ASEntmax(Projection):
-    """Entmax of logits scaled by a power of the logarithm of the row's length; the query's token sets factor and power.
+    """Entmax of scaled logits: the query's token determines how the scale depends on the logarithm of the row's length.
 
     alpha = entmax_alpha((delta + beta ln(1 + n)^gamma) e), beta = softplus(w x + w_0), gamma = g tanh(u x + u_0)
 
@@ -33,13 +33,14 @@ class ASEntmax(Projection):
 
     `gamma_range` is g: 2 in the authors' code (deep-spin/asentmax, `attn_scale_gamma_range`); 1 is the plain tanh.
 
-    `start`: the scale of every token and length before training: w, u and u_0 are then 0, and softplus(w_0) is `start`
-    - delta. With delta=0 and start=1 training begins with the plain entmax. None draws w and u at random, as the
-    authors do: the scales of tokens then begin between 1 and several units, about delta + 0.7 in the middle.
+    `start`: the scale before training, for every token and length; w, u and u_0 are then 0, and softplus(w_0) is
+    `start` - delta. With delta=0 and start=1, training begins with the plain entmax. None draws w and u at random, as
+    the authors do: before training, the scale then differs between tokens, from 1 to several units; a typical scale is
+    delta + 0.7.
 
-    `scaled_heads`: the share of the heads that are scaled, rounded up; the last heads are scaled, and the first are the
-    plain entmax. None scales all heads; the authors scale the heads that NAPE leaves without position. `count`: with
-    `visible`, n counts the visible keys; with `position`, all tokens up to the query's own.
+    `scaled_heads`: the share of the heads that are scaled, rounded up; the last heads are scaled, and the first heads
+    are the plain entmax. None scales all heads; the authors scale the heads that NAPE leaves without position. `count`:
+    with `visible`, n counts the visible keys; with `position`, n counts all tokens up to the query's own.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class ASEntmax(Projection):
         return super().normalise(logits_BHQK * self.factor(rows["n_visible"], rows), visible_B1QK, rows)
 
     def factor(self, n_visible: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
-        """The factor of the logits of each row, [B, H, Q, 1]."""
+        """The factor that multiplies the logits of each row, [B, H, Q, 1]."""
         ln_n = (1 + n_visible.clamp(min=1)).to(rows["beta"].dtype).log()
         return of_all_heads(self.delta + rows["beta"] * ln_n ** rows["gamma"], self.shape.n_heads)
 

@@ -1,4 +1,4 @@
-"""What an attention normaliser is: one definition (`normalise`) and, if there is one, an exact faster form of it.
+"""The base class of attention normalisers: each has a definition (`normalise`), some also have an exact faster form.
 
 Shapes: B batch, T tokens, Q queries, K keys, H heads, G key heads, C head channels, D model width.
 """
@@ -44,17 +44,16 @@ class AttentionSoftmax(FinalVariants, nn.Module):
     """Base of every normaliser: turns logits into attention weights.
 
     A variant is one final class: `__init__(self, shape, *, tunables)`, with one instance for each layer. It defines
-    `normalise`, and if there is an exact faster form, also `has_fused_form` and `attend_fused`. A variant that attends
-    only to the latest tokens sets `window`; both forms then get only the keys in the window. `forward` is final, so
-    that PyTorch's forward hooks see the queries, keys and values of every layer; `narrowed` gives the keys that the
-    normaliser reads.
+    `normalise`. A variant with an exact faster form also defines `has_fused_form` and `attend_fused`. A variant that
+    attends only to the latest tokens sets `window`; the definition and the faster form then get only the keys in the
+    window. `forward` is final, so that PyTorch's forward hooks see the queries, keys and values of every layer.
 
-    window: a query sees itself and at most the `window - 1` tokens before it; None for all keys that the model allows.
-    count: the meaning of `n_visible`, for a variant that reads it. With `visible` it is the number of visible keys,
-    with `position` the number of keys that the query would see without windows and chunks.
+    window: the number of tokens that a query sees, the query's own token and those before it; None for all keys that
+    the model allows. count: the meaning of `n_visible`, for a variant that reads it. With `visible` it is the number of
+    visible keys, with `position` the number of keys that the query would see without windows and chunks.
     sums_to_one: whether the weights of a row with a visible key always sum to one.
-    cost_in_blocks: the time of a forward pass over blocks of rows at 4,096 tokens, divided by the time of the fused
-    softmax (docs/inside/benchmarks_attention.md).
+    cost_in_blocks: the time of a forward pass over blocks of rows at 4,096 tokens, as a multiple of the time that the
+    fused softmax takes (docs/inside/benchmarks_attention.md).
     """
 
     window: int | None = None
@@ -67,8 +66,8 @@ class AttentionSoftmax(FinalVariants, nn.Module):
         super().__init_subclass__()
         if "forward" in vars(cls):
             raise TypeError(
-                f"{cls.__name__} overrides forward, which is final; it may set window, and define normalise and, for a "
-                "fast form, has_fused_form and attend_fused"
+                f"{cls.__name__} overrides forward, which is final; a normaliser can set window, and it defines "
+                "normalise and, for a fast form, has_fused_form and attend_fused"
             )
 
     def __init__(self, shape: AttentionShape) -> None:
@@ -76,17 +75,20 @@ class AttentionSoftmax(FinalVariants, nn.Module):
         self.shape = shape
 
     def narrowed(self, keys: Keys) -> Keys:
-        """The keys that this normaliser reads. If there are several documents, each is narrowed later, by itself."""
+        """The keys within `window`, which this normaliser reads.
+
+        With several documents, it returns all keys, because the window is applied to each document later.
+        """
         return keys if self.window is None or keys.documents is not None else keys.within(self.window)
 
     def n_counted(self, keys: Keys) -> Tensor:
-        """The number of keys of each row, with the meaning that `count` says, [1 or B, 1, Q, 1], int64."""
+        """The number of keys of each row, as `count` defines it, [1 or B, 1, Q, 1], int64."""
         if self.count == "position":
             return keys.without_windows().counts(0, keys.n_queries) + keys.n_forgotten
         return keys.counts(0, keys.n_queries)
 
     def counted(self, rows: Mapping[str, Tensor], keys: Keys) -> Mapping[str, Tensor]:
-        """The row parameters, with `n_visible` added if it is not simply the number of visible keys."""
+        """The row parameters; if `count` is not `visible`, `n_visible` is added to them."""
         if self.count == "visible" or "n_visible" in rows:
             return rows
         return {**rows, "n_visible": self.n_counted(keys)}
@@ -103,10 +105,10 @@ class AttentionSoftmax(FinalVariants, nn.Module):
         bias: Bias | None,
         rows: Mapping[str, Tensor],
     ) -> Tensor:
-        """Attention output [B, H, Q, C], memory linear in length.
+        """Attention output [B, H, Q, C]. The memory that is used grows linearly with the length.
 
-        The output is computed by whole rows on a CPU or by a fused kernel if possible, else by the definition over
-        blocks of rows.
+        If possible, the output is computed by whole rows on a CPU, or by a fused kernel. Otherwise it is computed by
+        the definition over blocks of rows.
 
         `scale` multiplies q . k; then the bias is added. `rows` are the `row_parameters`.
         """
@@ -131,12 +133,12 @@ class AttentionSoftmax(FinalVariants, nn.Module):
     def row_parameters(self, x_BTD: Tensor) -> dict[str, Tensor]:
         """The numbers that a normaliser computes from each token for that token's row; default none.
 
-        Every tensor is [B, H, T, 1]; it may have only some of the heads.
+        Every tensor is [B, H, T, 1], or has fewer heads if only some heads need the number.
         """
         return {}
 
     def normalise(self, logits_BHQK: Tensor, visible_B1QK: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
-        """The formula: weights of float32 or float64 logits. Weights of keys that are not visible are ignored.
+        """The formula: the weights for float32 or float64 logits. The caller sets the weights of invisible keys to 0.
 
         `rows` holds `n_visible`, the result of `n_counted` (int64, [1 or B, 1, Q, 1]), and the `row_parameters`.
         """
@@ -245,7 +247,7 @@ class AttentionSoftmax(FinalVariants, nn.Module):
         return None
 
     def announce_blocks(self, q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> None:
-        """Warn, once for each combination of normaliser and bias, that there is no fused form and how slow that is."""
+        """Warn once for each combination of normaliser and bias that it has no fused form, and how slow blocks are."""
         combination = type(self).__name__ + (f" with {type(bias).__name__}" if bias is not None else "")
         why = self.why_in_blocks(q_BHQC, keys, bias)
         here = "" if why is None else f" here ({why})"

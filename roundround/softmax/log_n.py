@@ -15,15 +15,15 @@ from roundround.softmax.row_scale import RowScale
 
 @final
 class LogN(RowScale):
-    """Sharpens rows that are longer than the rows in training by the logarithm of their length.
+    """Sharpens the rows that are longer than in training, by a factor that grows with the logarithm of their length.
 
     alpha_j = exp(beta e_j) / sum_l exp(beta e_l), beta = max(1, ln n / ln n_train), n the visible keys
 
     After Chiang and Cholak 2022, arXiv:2202.12172, section 5.3, who multiply by ln n. Division by ln n_train and the
-    minimum of 1 are from Qwen's models: rows no longer than in training do not change.
+    minimum of 1 are from Qwen's models. Rows of up to n_train keys do not change.
 
-    `n_train`: null is the training length. `count`: with `visible`, n counts the visible keys; with `position`, all
-    tokens up to the query's own.
+    `n_train`: null is the training length. `count`: with `visible`, n counts the visible keys; with `position`, n
+    counts all tokens up to the query's own.
     """
 
     reads_entropy = False

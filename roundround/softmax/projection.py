@@ -1,9 +1,9 @@
 """The projection family: sparse weights, by deep-spin's `entmax`, or on CUDA by `adasplash` if it is installed.
 
-`unmet` checks what `adasplash` 0.2 requires. `adasplash` has two kernels. The second computes only causal entmax-1.5
-and takes grouped queries. The first takes other alphas and calls without a mask; it needs as many key heads as query
-heads. Both get ten iterations, as in their own tests, and the length of each sequence: without the length, they take
-only powers of two.
+`unmet` checks what `adasplash` 0.2 requires. `adasplash` has two kernels. The second computes only causal entmax-1.5;
+it supports grouped queries. The first computes the other alphas, and attention without a mask; it needs as many key
+heads as query heads. Both kernels run ten iterations, as in the tests of `adasplash`. Both are given the length of each
+sequence, because otherwise they accept only lengths that are powers of two.
 
 Shapes: B batch, T tokens, Q queries, K keys, H heads, G key heads, C head channels.
 """
@@ -40,15 +40,15 @@ SPLASH_ITERATIONS = 10
 class Projection(AttentionSoftmax):
     """argmax_p p . e + entropy(p), over the simplex, with an entropy that makes small weights exactly zero.
 
-    A variant defines `project`. If it is the entmax of one fixed alpha, it also sets `fixed_alpha`, so that a kernel
-    may compute it.
+    A variant defines `project`. A variant that is the entmax of one fixed alpha also sets `fixed_alpha`, so that a
+    fused kernel can compute its attention.
     """
 
     cost_in_blocks: ClassVar[float] = 10
     fixed_alpha: float | None = None
 
     def project(self, logits_BHQK: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
-        """Weights of logits that are -inf at keys that are not visible; no row is -inf everywhere."""
+        """The weights. The logits are -inf at invisible keys; every row has at least one finite logit."""
         raise NotImplementedError
 
     def normalise(self, logits_BHQK: Tensor, visible_B1QK: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
@@ -98,13 +98,16 @@ def checked_alpha(alpha: float) -> None:
     """
     if not 1 <= alpha <= 2:
         raise ValueError(
-            f"alpha={alpha} must lie between 1 (softmax) and 2 (sparsemax); above 2 a key that loses its weight has a "
-            "gradient without bound"
+            f"alpha={alpha} must lie between 1 (softmax) and 2 (sparsemax); above 2 the gradient grows "
+            "without bound as the weight of a key approaches 0"
         )
 
 
 def splash(q_BHTC: Tensor, k_BGTC: Tensor, v_BGTC: Tensor, alpha: float, *, causal: bool) -> Tensor:
-    """alpha-entmax attention [B, H, T, C] of q . k / sqrt(C) by `adasplash`, for calls for which `unmet` gives None."""
+    """alpha-entmax attention [B, H, T, C] of q . k / sqrt(C), computed by `adasplash`.
+
+    The caller has checked with `unmet` that `adasplash` can compute it.
+    """
     length_B = torch.full((q_BHTC.shape[0],), q_BHTC.shape[2], dtype=torch.int32, device=q_BHTC.device)
     if alpha == 1.5 and causal:
         q, k, v = (x.contiguous() for x in (q_BHTC, k_BGTC, v_BGTC))
@@ -191,9 +194,10 @@ def entmax_of(logits: Tensor, alpha: float | Tensor) -> Tensor:
 def n_largest(logits: Tensor, width: float) -> int | None:
     """How many of the largest logits `entmax` should sort to find the support of a row; None for all logits.
 
-    A logit has no weight if it is more than 1 / (alpha - 1) below the largest, and few logits have weight beyond half
-    of this distance, the `width`. If the number is too small, `entmax` notices it and sorts twice as many. This takes a
-    third of the time of sorting all logits if rows are sparse, and never more time.
+    A logit has no weight if it is more than 1 / (alpha - 1) below the largest logit. Few logits have a weight beyond
+    half of this distance (`width`), so the logits within `width` of the largest are counted. If the count is too small,
+    `entmax` notices it and sorts twice as many logits. In sparse rows this takes a third of the time of sorting all
+    logits; in no row does it take longer.
     """
     n_near = (logits > logits.amax(-1, keepdim=True) - width).sum(-1)
     k = int(n_near.max()) + 1 if n_near.numel() else 1

@@ -1,4 +1,4 @@
-"""The row-scale family: the softmax of logits, multiplied by one number for each row.
+"""The row-scale family: the softmax of logits that are first multiplied by one number for each row.
 
 Shapes: B batch, Q queries, K keys, H heads, G key heads, C head channels.
 """
@@ -39,15 +39,15 @@ class RowScale(AttentionSoftmax):
 
     @property
     def differentiates_entropy(self) -> bool:
-        """Whether beta depends only on the entropy, not on a parameter, and passes on a gradient; False by default."""
+        """Whether beta is a function of the entropy only, without parameters, and is differentiated; default False."""
         return False
 
     def beta(self, n_visible: Tensor, entropy: Callable[[], Tensor]) -> Tensor | float | None:
         """Inverse temperature, broadcasting to [B, H, Q, 1]; None for 1.
 
-        `n_visible` is the number of keys of each row, [1 or B, 1, Q, 1], float32 or float64, with the meaning that
-        `count` says. `entropy()` computes the Shannon entropy of the softmax of each row, [B, H, Q, 1], in nats; it
-        costs a second pass over the logits.
+        `n_visible` is the number of keys of each row, as `count` defines it, [1 or B, 1, Q, 1], float32 or float64.
+        `entropy()` computes the Shannon entropy of the softmax of each row, [B, H, Q, 1], in nats. This costs a second
+        pass over the logits.
         """
         raise NotImplementedError
 
@@ -95,7 +95,7 @@ class RowScale(AttentionSoftmax):
 
 
 def multiplied(beta: Tensor | float | None) -> flex.ScoreMod | None:
-    """The function by which a FlexAttention kernel multiplies each logit by the beta of its row; None without beta."""
+    """The function with which a FlexAttention kernel multiplies each logit by its row's beta; None if beta is None."""
     if beta is None:
         return None
     if not isinstance(beta, Tensor):

@@ -25,13 +25,13 @@ class SSMax(RowScale):
 
     Nakanishi 2025, arXiv:2501.19399, equations 2 and 5.
 
-    `s`: the initial s_h; null is 1 / ln(training context length), which equals the plain softmax at that length.
-    `bias` adds b_h, which starts at `b`; the paper finds that it hurts longer contexts. `count`: with
-    `visible`, n counts the visible keys; with `position`, all tokens up to the query's own.
+    `s`: the initial s_h; null is 1 / ln(training context length). A row of that length then gets the plain softmax.
+    `bias`: whether b_h is added, which starts at `b`; the paper finds that b_h hurts longer contexts. `count`: with
+    `visible`, n counts the visible keys; with `position`, n counts all tokens up to the query's own.
 
-    `scaled_heads`: the share of the heads that are scaled, rounded up; the last heads are scaled, and the first are the
-    plain softmax. None scales all heads. Vasylenko et al. 2025, arXiv:2506.16640, scale the heads that NAPE leaves
-    without position.
+    `scaled_heads`: the share of the heads that are scaled, rounded up; the last heads are scaled, and the first heads
+    are the plain softmax. None scales all heads. Vasylenko et al. 2025, arXiv:2506.16640, scale the heads that NAPE
+    leaves without position.
     """
 
     reads_entropy = False

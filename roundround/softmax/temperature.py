@@ -14,7 +14,7 @@ from roundround.softmax.row_scale import RowScale
 
 @final
 class Temperature(RowScale):
-    """Divides all logits by one fixed number: below 1 it sharpens, above 1 it flattens.
+    """Divides all logits by one fixed number: a number below 1 sharpens the weights, one above 1 flattens them.
 
     alpha_j = exp(e_j / theta) / sum_l exp(e_l / theta)
 

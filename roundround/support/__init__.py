@@ -1,4 +1,4 @@
-"""What every package of roundround may import: errors, files, the console, Markdown, and the version.
+"""Modules that any package of roundround can import, such as errors, files, the console, Markdown; and the version.
 
 Tested by tests/records/test_manifest.py and tests/test_imports.py.
 """

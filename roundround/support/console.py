@@ -1,4 +1,6 @@
-"""Output for people and scripts: status lines on standard error, results on standard output, and the two streams.
+"""Output for people and scripts: status lines on standard error, results on standard output.
+
+`Stream` replaces these two streams, so that an error in writing does not stop a run.
 
 Tested by tests/command_line/test_printing.py.
 """
@@ -40,7 +42,7 @@ def print_status(text: str) -> None:
 
 
 def in_lines(text: str, stream: TextIO) -> str:
-    """The text, wrapped between words if the stream is a terminal, which would break it inside words."""
+    """The text; for a terminal it is wrapped between words, because a terminal itself breaks lines inside words."""
     if not stream.isatty():
         return text
     width = shutil.get_terminal_size().columns
@@ -77,7 +79,7 @@ def print_table(
     On a narrow terminal columns are left out, in the order of `first_to_leave`, until the others fit. A line below
     names the missing columns.
 
-    see: a setting that shows all columns, such as format=markdown, for that line; empty for none.
+    see: a setting that shows all columns, such as format=markdown, which this line recommends; "" if there is none.
     """
     if quiet:
         return
@@ -174,7 +176,9 @@ class Stream(io.FileIO):
     """Standard output or standard error as a file whose errors do not stop the run.
 
     If the reader has closed the pipe, as in `| head -1`, the rest is dropped without an error. On any other error,
-    standard error (`needed` False) drops the text, and standard output raises OutputError, once.
+    standard error drops the text, but standard output raises OutputError, once.
+
+    needed: whether errors are raised: True for standard output, False for standard error.
     """
 
     def __init__(self, number: int, *, needed: bool) -> None:
@@ -217,7 +221,7 @@ def text_stream(number: int, before: TextIO | None) -> TextIO:
 
 @contextmanager
 def warnings_as_lines(kind: type[Warning]) -> Iterator[None]:
-    """Inside, print warnings of this kind as plain lines, each text once; other warnings are shown as usual."""
+    """Inside the block, print warnings of this kind as plain lines, each text once; show other warnings as usual."""
     printed = set()
     with warnings.catch_warnings():
         shown = warnings.showwarning

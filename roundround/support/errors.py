@@ -54,11 +54,11 @@ class NotFinite(Exception):
 
 
 class Refuted(Exception):
-    """A statement that was checked does not hold; the command names it and exits with 1."""
+    """A statement that was checked does not hold; the command names the statement and exits with 1."""
 
 
 class NoVerdict(Exception):
-    """A comparison could not be made; the command says which and exits with 3."""
+    """A comparison could not be made; the command names the comparison and exits with 3."""
 
 
 class Failed(Exception):

@@ -26,7 +26,7 @@ ADDRESS = re.compile(r"([a-z][\w+.-]+::)*(?!file:)[a-z][\w+.-]+:[/\\]", re.IGNOR
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Replace `path` in one step: a temporary file in the same folder, flushed to the disk, then renamed."""
+    """Replace `path` in one step: write a temporary file in its folder, flush it to the disk, then rename it."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -51,7 +51,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_records(path: Path, records: list[dict[str, Any]]) -> None:
-    """Replace `path` by a json list, atomically, with one record a line, because there may be thousands."""
+    """Replace `path` by a json list of the records, atomically; each record is one line."""
     write_atomically(path, "[\n" + ",\n".join(json.dumps(record, default=str) for record in records) + "\n]\n")
 
 
@@ -102,7 +102,7 @@ def flush_folder(path: Path) -> None:
 
 
 def usual_mode(path: Path | str) -> None:
-    """Give a file the permissions that the umask leaves; tempfile and safetensors make files for their owner only."""
+    """Give a file the usual permissions, which the umask determines; tempfile and safetensors make private files."""
     mask = os.umask(0o022)  # the umask can only be read by setting it
     os.umask(mask)
     os.chmod(path, 0o666 & ~mask)

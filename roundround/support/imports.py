@@ -32,8 +32,8 @@ class ImportStatement:
 def import_statements(source: str | bytes, package: str | None = None) -> Iterator[ImportStatement]:
     """The import statements of a source, including those in functions.
 
-    package: the package of the module, from which relative names are resolved; None leaves their dots. Raises
-    SyntaxError or ValueError if the text is not Python.
+    package: the package from which relative names are resolved; if it is None, relative names keep their leading dots.
+    Raises SyntaxError or ValueError if the text is not Python.
     """
     ahead: list[tuple[ast.AST, bool]] = [(ast.parse(source), True)]
     for node, at_import in ahead:
@@ -66,7 +66,10 @@ def file_of(root: Path, module: str) -> Path | None:
 
 
 def reached(start: Iterable[str], following: Callable[[str], Iterable[str]]) -> list[str]:
-    """The names of `start`, and all that `following` reaches from them, directly or indirectly; each once."""
+    """The names in `start`, and all names that follow from them, directly or indirectly; each name once.
+
+    following: the function that returns the names that follow directly from a name.
+    """
     found: dict[str, None] = {}
     ahead = list(start)
     while ahead:

@@ -1,4 +1,4 @@
-"""The content of a figure as numbers and words: panels of curves or of coloured cells. Nothing here draws.
+"""The content of a figure as numbers and words: panels of curves or of coloured cells. This module draws nothing.
 
 `report/drawing/figures.py` draws panels into the files of a run and into its page.
 
@@ -25,7 +25,7 @@ def numbers(values: Iterable[float | None]) -> NDArray[np.float64]:
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """A line through points, or with `points` the points alone; an unknown number is NaN.
+    """A line through points; an unknown number is NaN. points: whether only the points are drawn, without the line.
 
     low, high: the ends of an interval at each x, drawn as a band; empty for no band. style: the number that selects
     colour, dashes and marker; None to number the curves automatically. reference: whether the curve is a thin grey line
@@ -57,8 +57,8 @@ class Panel:
     """Curves in one pair of axes. An axis is logarithmic if its name is in `log`, such as "xy".
 
     possible: the least and the largest value that y can have; bands are cut there. whole: whether the y axis shows the
-    whole range `possible`. widened: whether the y axis spans at least a tenth of its middle value, because smaller
-    differences are noise. x_ticks: the x values to label, if they are few. note: a text about curves and bands.
+    whole range `possible`. widened: whether the y axis spans at least a tenth of its middle value, so that noise does
+    not fill the panel. x_ticks: the x values to label, if they are few. note: a text about the curves and the bands.
     """
 
     x_label: str
@@ -75,7 +75,10 @@ class Panel:
     reversed_x: bool = False
 
     def visible(self, curve: Curve) -> tuple[NDArray[np.float64], ...]:
-        """x, y, low and high of a curve, [P]: NaN for values that cannot be drawn; bands are cut at `possible`."""
+        """x, y, low and high of a curve of P points, [P] each; bands are cut at `possible`.
+
+        A value of y, low or high that cannot be drawn is NaN.
+        """
         x, y = (np.asarray(values, dtype=np.float64).ravel() for values in (curve.x, curve.y))
         low, high = (np.asarray(values, dtype=np.float64).ravel() for values in (curve.low, curve.high))
         low, high = (band if len(band) == len(x) else np.full(len(x), math.nan) for band in (low, high))

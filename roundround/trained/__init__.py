@@ -1,1 +1,1 @@
-"""Training runs: where they start, and how their models are rebuilt from the run directory and exported."""
+"""The start of training runs, the models that are rebuilt from their run directories, and the export of models."""

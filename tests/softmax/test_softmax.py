@@ -304,7 +304,7 @@ def test_documents_are_narrowed_one_by_one() -> None:
 
 
 def test_forward_is_final() -> None:
-    with pytest.raises(TypeError, match="Narrow overrides forward, which is final; it may set window"):
+    with pytest.raises(TypeError, match="Narrow overrides forward, which is final; a normaliser can set window"):
         type("Narrow", (AttentionSoftmax,), {"forward": lambda self, *args: None})
 
 

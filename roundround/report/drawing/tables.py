@@ -25,7 +25,7 @@ DIGITS = 4  # significant digits in a table
 
 
 def shown_p(p: float | None, is_bound: bool = False) -> str:
-    """A p-value such as 0.012, 3e-5 or <= 0.25; "" for None, - for NaN."""
+    """A p-value as text, such as 0.012, 3e-5 or <= 0.25; "" if it is None, and "-" if it is NaN."""
     if p is None:
         return ""
     if math.isnan(p):
@@ -35,7 +35,11 @@ def shown_p(p: float | None, is_bound: bool = False) -> str:
 
 
 def decimals_of(values: Iterable[float], half_widths: Iterable[float]) -> int:
-    """The number of decimals for two digits of the smallest half width; without any, for four of the smallest value."""
+    """The number of decimals with which two digits of the smallest half width are shown.
+
+    If no half width is positive and finite, it is the number with which four digits of the smallest value are shown, or
+    0 if all values are whole.
+    """
     halves, sizes = [half for half in half_widths if 0 < half < math.inf], [abs(value) for value in values if value]
     if not halves and all(float(size).is_integer() for size in sizes):
         return 0
@@ -55,7 +59,7 @@ def shown_bytes(n: float) -> str:
 
 
 def number(value: Any) -> float | None:
-    """A finite number; None for anything else, such as the names "nan" and "inf"."""
+    """The value as a float if it is a finite number; None for anything else, such as the text "nan"."""
     return float(value) if is_number(value) else None
 
 
@@ -103,12 +107,12 @@ class Cell(NamedTuple):
 
 @dataclass
 class Table:
-    """Columns by name, and rows of plain values or cells.
+    """The names of the columns, and the rows; each item of a row is a plain value or a `Cell`.
 
-    note: the text about what all rows have in common. more: the number of rows left out. folded: whether a page folds
-    the table. short: whether a page stores numbers with few digits, because there are thousands. names: the number of
-    columns at the left that identify the row; the other columns are numbers. numeric: whether each column has only
-    numbers.
+    note: a text about what all rows have in common. more: the number of rows that were left out. folded: whether a page
+    shows the table folded. short: whether a page stores the numbers with few digits, to save room in a large table.
+    names: the number of columns at the left that name the row; the columns after them have numbers. numeric: for each
+    column, whether it has only numbers.
     """
 
     title: str
@@ -147,7 +151,7 @@ class Table:
         return f"### {escaped(self.title)}\n\n{markdown_table(self.columns, self.texts())}"
 
     def latex(self) -> str:
-        """The table for a paper, whose preamble needs booktabs."""
+        """The table in LaTeX, for a paper that loads the package booktabs."""
         rows = [[escaped(cell).translate(TEX) for cell in row] for row in [self.columns, *self.texts()]]
         rows = [
             ["{}" * (row[0][:1] in ("[", "*")) + row[0], *row[1:]] for row in rows
@@ -177,7 +181,7 @@ def is_numeric_cell(cell: Any) -> bool:
 
 
 def filled(title: str, columns: Iterable[tuple[str, list[Any]]], **options: Any) -> Table:
-    """A table of these columns, without the empty ones."""
+    """A table of the columns that are not empty. options: other fields of `Table`."""
     there = [(name, cells) for name, cells in columns if any(text(cell) for cell in cells)]
     return Table(
         title, [name for name, _ in there], [list(row) for row in zip(*(c for _, c in there), strict=True)], **options
@@ -194,7 +198,10 @@ def common_fields(records: list[Record]) -> dict[str, Any]:
 
 
 def tables_of(records: list[Record], *, folded: bool = False) -> list[Table]:
-    """A table for each set of fields, without fields that all records share. folded: whether long tables are folded."""
+    """A table for the records that have the same set of fields; fields with one value in all records are left out.
+
+    folded: whether a page folds tables of many rows.
+    """
     common = common_fields(records)
     groups: dict[tuple[str, ...], list[Record]] = {}
     for record in records:
@@ -206,8 +213,8 @@ def tables_of(records: list[Record], *, folded: bool = False) -> list[Table]:
 def pivoted(fields: list[str], records: list[Record]) -> Table:
     """A table with a row for each combination of the fields and a column for each metric.
 
-    A record whose metric and fields repeat an earlier one gets another row. A field with a single value is part of the
-    note and has no column.
+    A record with the metric and the fields of an earlier record gets a row of its own. A field with a single value has
+    no column; the note names it.
     """
     metrics = list(dict.fromkeys(record["metric"] for record in records))
     varies = [name for name in fields if any(record[name] != records[0][name] for record in records)]

@@ -1,8 +1,8 @@
 """The page of a run: its parts, and how it is written from the files of the run directory. Does not import torch.
 
 The page is one file, with the templates, styles and scripts of the package inside. Everything that comes from a run is
-escaped by the template engine. The page's policy lets the browser run these scripts alone, by their hash, and fetch
-nothing; a run's SVG files are shown as images, in which nothing runs.
+escaped by the template engine. By the page's policy, the browser runs no scripts except these, which it knows by their
+hashes, and fetches nothing. A run's SVG files are shown as images, so that no script in them runs.
 
 A panel is an inline SVG drawn by matplotlib, with words as text and colours as the page's variables. Its title, legend
 and note are HTML around the SVG. A marker shows its numbers under the mouse.
@@ -275,7 +275,10 @@ def short(value: float, digits: int = 3) -> float | int | None:
 
 
 def scaled(values: NDArray[Any]) -> dict[str, Any]:
-    """The largest absolute value, and each value as an integer multiple of largest / STEPS; None if not finite."""
+    """`largest`: the largest absolute value. `steps`: each value, rounded to a whole number of largest / STEPS.
+
+    In `steps`, a value that is not finite is None.
+    """
     flat = values.astype(np.float64).ravel()
     finite = np.isfinite(flat)
     largest = float(np.abs(flat[finite]).max()) if finite.any() else 0.0
@@ -328,7 +331,7 @@ def picture_of(panel: Panel | HeatMap, number: int) -> dict[str, Any]:
 
 
 def inline(figure: Any, titles: dict[str, list[str]], salt: str) -> Markup:
-    """The content of the `svg` element. titles: {id of a line: the tooltips of its markers}."""
+    """A figure as SVG, without the `svg` element around it. titles: {id of a line: the tooltips of its markers}."""
     import matplotlib
 
     drawn = io.BytesIO()
@@ -381,7 +384,7 @@ def titles_of(panel: Panel) -> dict[str, list[str]]:
 
 
 def legend_of(panel: Panel) -> list[tuple[Markup, str]]:
-    """Pairs of a sign and the name of its curves; empty if there is only one name."""
+    """(drawn sample, name) for each name of curves or marks; empty if there is only one name."""
     found: dict[str, Markup] = {}
     for place, curve in enumerate(panel.curves):
         if curve in panel.drawn:

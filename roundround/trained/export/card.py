@@ -159,7 +159,7 @@ def with_arguments(choice: str | None, node: dict[str, Any] | None) -> str:
 def code(text: str) -> str:
     """Text as inline code of one line. It cannot end the code or a table's cell, nor become HTML.
 
-    Control characters are escaped as in Python. A backtick, a bar, < and > become HTML entities. A page shows these
-    literally: inside code there is no other way to keep a table whole.
+    Control characters are escaped as in Python. A backtick, a bar, < and > become HTML entities, because inside code
+    nothing else keeps a table whole. A page shows the entity, such as &lt;, instead of the character.
     """
     return f"`{escaped(text).translate(AS_IN_HTML) or ' '}`"
