@@ -1,4 +1,4 @@
-"""Which code computes an attention call: `choose` decides it, and its docstring is the table of all cases.
+"""The choice of the code that computes an attention call. The docstring of `choose` has a table of all cases.
 
 Tested by tests/kernels/test_kernel_choice.py.
 """
@@ -17,7 +17,7 @@ from roundround.kernels.sdpa import Kernel, kernel_for, varlen_kernel_for
 
 
 class Form(Enum):
-    """What a normaliser asks of a fused kernel."""
+    """What a fused kernel must compute for a normaliser."""
 
     SOFTMAX = auto()  # the softmax of logits that are multiplied by one number for each row, which is known beforehand
     ENTROPY = auto()  # the same, but the number depends on the entropy of the row: needs log-sum-exps
@@ -37,23 +37,25 @@ class Path(Enum):
 
 
 def choose(form: Form, q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> Path | None:
-    """The fused path of a call: the first row that fits. None: `blocks.py` computes the normaliser's definition.
+    """The fused path of a call: the first row of the table that fits the call.
 
-    On a CPU, `AttentionSoftmax.forward` first tries WHOLE_ROWS (`whole_rows.cpp`), before it calls this function.
-    WHOLE_ROWS needs a `row_function` of the normaliser, inputs that `whole_rows.fits` accepts (64 or more queries, no
-    documents, not every bias) and a C++ compiler.
+    If no row fits, the result is None, and `blocks.py` computes the normaliser's definition.
 
-    | path      | code                 | devices        | forms             | keys                  | bias            |
-    |-----------|----------------------|----------------|-------------------|-----------------------|-----------------|
-    | DOCUMENTS | `sdpa.py`            | CUDA           | SOFTMAX           | documents, no windows | none            |
-    | FLEX      | `flex.py`            | CUDA           | all but ENTROPY   | what `flex.serves`    | a `score_mod`   |
-    |           |                      |                | LOGITS            | the same              | none, score_mod |
-    | SDPA      | `sdpa.py`            | all            | SOFTMAX           | causal, or all seen   | none            |
-    | TILES     | `tiled_attention.py` | CPU, CUDA      | all but LOGITS    | one document          | none or linear  |
-    | adasplash | `softmax/projection` | CUDA           | OWN (alpha-entmax)| what it takes         | none            |
+    | path      | code               | devices   | forms                      | keys                  | bias           |
+    |-----------|--------------------|-----------|----------------------------|-----------------------|----------------|
+    | DOCUMENTS | sdpa.py            | CUDA      | SOFTMAX                    | documents, no windows | none           |
+    | FLEX      | flex.py            | CUDA      | LOGITS, SOFTMAX, NULL_KEY  | see `flex.serves`     | with score_mod |
+    | FLEX      | flex.py            | CUDA      | LOGITS                     | see `flex.serves`     | none           |
+    | SDPA      | sdpa.py            | all       | SOFTMAX                    | causal, or all seen   | none           |
+    | TILES     | tiled_attention.py | CPU, CUDA | SOFTMAX, ENTROPY, NULL_KEY | one document          | none or linear |
 
     On CUDA a path also needs a kernel for the precision and the number of channels (`sdpa.kernel_for`). On MPS, XPU and
     ROCm, whose log-sum-exps could not be checked, SDPA is the only fused path.
+
+    Two cases are decided before this function is called. On a CPU, `AttentionSoftmax.forward` first tries WHOLE_ROWS
+    (`whole_rows.cpp`). This path needs a C++ compiler, a normaliser with a `row_function`, and inputs that
+    `whole_rows.fits` accepts. A normaliser of the form OWN decides by itself: alpha-entmax runs by `adasplash` on CUDA
+    (`softmax/projection.py`).
     """
     if keys.documents is not None:
         alone = form is Form.SOFTMAX and bias is None
@@ -70,7 +72,7 @@ def choose(form: Form, q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> Path | 
 
 
 def gives_log_sum_exps(q_BHQC: Tensor, bias: Bias | None) -> bool:
-    """Whether the bias is linear or None, and a kernel returns the log-sum-exps of these rows."""
+    """Whether a kernel can return log-sum-exps for this call. No kernel can if the bias is not a `LinearBias`."""
     if not (bias is None or isinstance(bias, LinearBias)):
         return False
     row_11QC = q_BHQC[:1, :1, :1]  # with a bias tiles are float32, and they may need a mask

@@ -1,7 +1,8 @@
 """Splits the windows of a batch into documents that do not see each other, and lays them out for attention.
 
-A causal row sees nothing to its right. So documents of similar length become the rows of one batch, padded at their
-ends, and any causal attention computes them without a mask. The number n of visible keys is counted in each document.
+Documents of similar length form a group: they become the rows of one batch, and shorter documents are padded at the
+end. A causal row sees nothing to its right, so no token sees the padding, and the causal mask is enough. The number n
+of visible keys, which some normalisers use, is counted within each document.
 
 Shapes: B batch, T tokens, H heads, C channels, N = B T tokens of the batch, P slots in the rows of all groups,
 M documents of a group, L tokens of the longest document of a group.
@@ -32,9 +33,10 @@ class Documents:
     first_BT: the index in the window of the first token of each token's document.
     offsets: the index of each document's first token in the flattened batch, then the number of tokens [documents + 1].
     shortest, longest: the number of tokens in the shortest and in the longest document.
-    pos_of_groups: the positions in the rows of each group, [1 or M, L]. n_in_groups: the number of documents in each.
-    order_P: the token at each slot of the groups' rows; padding repeats the document's last token.
-    place_N: the slot of each token.
+    pos_of_groups: for each group, the positions in its rows: [M, L], or [1, L] if all its rows have the same positions.
+    n_in_groups: for each group, the number of its documents.
+    order_P: for each slot of the groups' rows, the index of its token; padding repeats the document's last token.
+    place_N: for each token, the index of its slot.
     """
 
     pos_BT: Tensor
@@ -48,21 +50,21 @@ class Documents:
     place_N: Tensor
 
     def split(self, x_BHTC: Tensor) -> list[Tensor]:
-        """Lay out the values of all tokens, [B, heads, T, C], as the rows of each group, [M, heads, L, C]."""
+        """Lay out one vector per token and head, [B, heads, T, C], as the rows of each group, [M, heads, L, C]."""
         x_PHC = x_BHTC.transpose(1, 2).flatten(0, 1)[self.order_P]
         lengths = [pos.shape[1] for pos in self.pos_of_groups]
         parts = torch.split(x_PHC, [n * length for n, length in zip(self.n_in_groups, lengths, strict=True)])
         return [x.view(-1, n, *x.shape[1:]).transpose(1, 2) for x, n in zip(parts, lengths, strict=True)]
 
     def joined(self, parts: list[Tensor]) -> Tensor:
-        """Undo `split`: [B, heads, T, C] from the rows of each group, without the padding."""
+        """Undo `split`: drop the padding of the groups' rows and return the vectors as [B, heads, T, C]."""
         x_PHC = torch.cat([x.transpose(1, 2).flatten(0, 1) for x in parts])
         return x_PHC[self.place_N].view(*self.pos_BT.shape, *x_PHC.shape[1:]).transpose(1, 2)
 
 
 @outside_compilation  # the number of documents depends on the tokens
 def documents_of(ends_BT: Tensor, positions: Positions) -> Documents:
-    """The documents of a batch; `ends_BT` [B, T] bool marks their last tokens. The CPU computes the layout."""
+    """The documents of a batch. `ends_BT`, [B, T] bool, is True at the last token of each document."""
     n_batch, n_tokens = ends_BT.shape
     begins_BT = torch.ones(n_batch, n_tokens, dtype=torch.bool)
     begins_BT[:, 1:] = ends_BT[:, :-1].cpu()
@@ -110,9 +112,9 @@ def grouped(lengths: Tensor) -> list[Tensor]:
 
 
 def positions_of_group(of_documents: list[Tensor]) -> Tensor:
-    """The positions of a group's documents as rows, [1 or M, L], padded to the longest document, which comes first.
+    """The positions of a group's documents, one row per document, [M, L]; the first document must be the longest.
 
-    All documents share one row if the positions of each are a prefix of the positions of the longest.
+    Shorter rows are padded. If every row is a prefix of the first, only the first row is returned, [1, L].
     """
     longest = of_documents[0]
     if all(torch.equal(pos, longest[: len(pos)]) for pos in of_documents):

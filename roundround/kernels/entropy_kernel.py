@@ -1,12 +1,14 @@
-"""The entropy of rows of attention by Triton, on CUDA: one online pass over queries and keys, without values.
+"""Triton kernels for the entropy of rows of attention, on CUDA: one pass over queries and keys; no values are read.
 
-With m the largest logit so far, l = sum exp(s - m) and t = sum (s - m) exp(s - m), a row's entropy is ln l - t / l. A
-new largest logit m' with d = m - m' changes l to l e^d, and t to (t + d l) e^d. In the backward pass
-ds_j = -p_j (ln p_j + H) dH; one kernel gives the gradient of the queries, another that of the keys. Logits, sums and
-entropies are always float32, so bfloat16 costs the entropy no digits. The pass is half the work of attention.
+The pass keeps three numbers for each row: the largest logit so far, m; l = sum exp(s - m); t = sum (s - m) exp(s - m).
+At the end the row's entropy H is ln l - t / l. If a larger logit m' is found, then with d = m - m' the sum l becomes
+l e^d, and t becomes (t + d l) e^d. In the backward pass the gradient of a logit is ds_j = -p_j (ln p_j + H) dH. One
+kernel computes the gradient of the queries, another the gradient of the keys. Logits, sums and entropies are always
+float32, so inputs in bfloat16 cost the entropy no digits. The pass does half the work of attention.
 
-Half precision would lose digits of small gradients. So the factor of a row, or of a block of rows, is multiplied in
-float32 after the matrix product. Windows, chunks, padding, caches and grouped queries need no mask tensor.
+In half precision a matrix product would lose digits of small gradients dH. So dH is multiplied in float32 after the
+product: for the queries row by row, for the keys by the largest |dH| of each block of rows.
+Windows, chunks, padding, caches and grouped queries need no mask tensor.
 
 Under TRITON_INTERPRET=1, set before Triton is imported, the kernels run on a CPU, slowly.
 Shapes: B batch, Q queries, K keys, H heads, G key heads, C head channels.
@@ -49,7 +51,7 @@ def jit(function: Any) -> Any:
 
 @jit
 def block_of(POINTER, rows, row_stride, n_rows, n_channels, CHANNELS: tl.constexpr):
-    """Rows of a matrix; zero beyond its last row and its last channel."""
+    """The rows of a matrix with the indices `rows`; 0 beyond the matrix's last row and last channel."""
     channels = tl.arange(0, CHANNELS)
     inside = (rows[:, None] < n_rows) & (channels[None, :] < n_channels)
     return tl.load(POINTER + rows[:, None].to(tl.int64) * row_stride + channels[None, :], mask=inside, other=0.0)
@@ -58,7 +60,9 @@ def block_of(POINTER, rows, row_stride, n_rows, n_channels, CHANNELS: tl.constex
 @jit
 def visible(tokens, columns, VALID, n_keys, window, chunk,
             CAUSAL: tl.constexpr, WINDOW: tl.constexpr, CHUNK: tl.constexpr, PADDED: tl.constexpr):  # fmt: skip
-    """`Keys.visible` of tokens [rows, 1] and columns [1, keys]; a token is the index of a query's own key."""
+    """Mask [rows, keys] as in `Keys.visible`. tokens [rows, 1]: the index of each query's own key. columns [1, keys]:
+    the indices of the keys.
+    """
     seen = (columns < n_keys) & (tokens < n_keys)
     if CAUSAL:
         seen = seen & (columns <= tokens)
@@ -115,7 +119,7 @@ def entropy_of_rows(Q, K, VALID, ENTROPY, LSE, scale, n_queries, n_keys, n_chann
 @jit
 def span(token, ROWS: tl.constexpr, n_keys, window, chunk, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
          CHUNK: tl.constexpr):  # fmt: skip
-    """`Keys.span` of the `ROWS` rows that begin at this token."""
+    """The range of keys that `ROWS` successive rows see, as in `Keys.span`; the first row's own key is `token`."""
     first, last = token * 0, token * 0 + n_keys
     if CAUSAL:
         last = tl.minimum(last, token + ROWS)
@@ -141,7 +145,10 @@ def gradient_of_queries(Q, K, VALID, ENTROPY, LSE, GRAD, DQ, scale, n_queries, n
                         GROUPS: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, CHUNK: tl.constexpr,
                         PADDED: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
                         CHANNELS: tl.constexpr):  # fmt: skip
-    """dq_i = -scale dH_i sum_j p_ij (ln p_ij + H_i) k_j for one block of rows; DQ is contiguous."""
+    """Write the gradient of one block of queries to DQ, contiguous. GRAD holds dH, the gradient of the entropies.
+
+    dq_i = -scale dH_i sum_j p_ij (ln p_ij + H_i) k_j
+    """
     head, batch = tl.program_id(1), tl.program_id(2).to(tl.int64)
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     offset = n_keys - n_queries
@@ -173,7 +180,10 @@ def gradient_of_keys(Q, K, VALID, ENTROPY, LSE, GRAD, DK, scale, n_queries, n_ke
                      q_batch, q_head, q_row, k_batch, k_head, k_row, valid_batch, n_heads,
                      GROUPS: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, CHUNK: tl.constexpr,
                      PADDED: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, CHANNELS: tl.constexpr):  # fmt: skip
-    """dk_j = -scale sum_i p_ij (ln p_ij + H_i) dH_i q_i, summed over the key head's query heads; DK is contiguous."""
+    """Write the gradient of one block of keys to DK, contiguous. GRAD holds dH, the gradient of the entropies.
+
+    dk_j = -scale sum_i p_ij (ln p_ij + H_i) dH_i q_i, summed over the key head's query heads
+    """
     key_head, batch = tl.program_id(1), tl.program_id(2).to(tl.int64)
     start = tl.program_id(0) * KEYS
     columns = start + tl.arange(0, KEYS)
@@ -264,9 +274,9 @@ def launch(kernel: Any, q: Tensor, k: Tensor, scale: float, keys: Keys, *rest: T
 
 
 def serves(q_BHQC: Tensor, keys: Keys) -> bool:
-    """Whether the kernels compute the entropy of these rows; if not, a warning says why, once.
+    """Whether the kernels can compute the entropy for these queries and keys; if not, a warning gives the reason once.
 
-    It is called only if Triton could run: on CUDA, or interpreted.
+    The function is called only where Triton can run: on CUDA, or if Triton's kernels are interpreted.
     """
     if triton is None or torch.version.hip is not None:
         return False

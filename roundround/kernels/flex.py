@@ -1,11 +1,12 @@
-"""Attention by PyTorch's FlexAttention on CUDA: the kernel takes any function of single logits and makes no matrix.
+"""Attention by PyTorch's FlexAttention on CUDA: the kernel applies any function to each logit and makes no matrix.
 
-Attention with weights f(s) that are no softmax is computed from a softmax: sum_j f(s_j) v_j = exp(lse) out, where out
-and lse are those of the softmax of log f(s). Log-sum-exps pass gradients here. Windows, chunks and padding become a
+Attention whose weights are f(s_j), without division by their sum, is computed from a softmax:
+sum_j f(s_j) v_j = exp(lse) out, where out is the output of softmax attention with the logits log f(s_j), and lse is the
+log-sum-exp of these logits. In this module log-sum-exps pass gradients. Windows, chunks and padding become a
 `BlockMask`.
 
-On a CPU, FlexAttention makes the matrix of logits unless it is compiled, and has no gradient if it is compiled; only
-the tests use it there. Shapes: B batch, Q queries, K keys, H heads, G key heads, C head channels.
+On a CPU only the tests use FlexAttention: uncompiled it makes the matrix of logits, and compiled it has no gradient.
+Shapes: B batch, Q queries, K keys, H heads, G key heads, C head channels.
 
 Tested by tests/kernels/test_flex.py.
 """
@@ -48,8 +49,8 @@ def attend(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Output [B, H, Q, C] of the softmax of the modified logits, and their log-sum-exp and maximum, [B, H, Q, 1].
 
-    If a row sees only logits of -inf, the latter two are -inf and the output is 0. The maximum passes no gradient.
-    modify: the function that modifies each logit after the bias is added; None for none.
+    If a row sees only logits of -inf, its output is 0, and its log-sum-exp and maximum are -inf. The maximum passes no
+    gradient. modify: the function that changes each logit after the bias is added, or None.
     """
     from torch.nn.attention.flex_attention import AuxRequest, flex_attention
 
@@ -70,7 +71,7 @@ def attend(
 
 
 def compiled(*args: Any, **options: Any) -> Any:
-    """`flex_attention`, compiled even if the model is not; on a CPU, uncompiled."""
+    """Call `flex_attention` with these arguments. It is compiled, even if the model is not, except on a CPU."""
     from torch.nn.attention.flex_attention import flex_attention
 
     function = flex_attention if args[0].device.type == "cpu" else compiled_function()
@@ -86,10 +87,11 @@ def compiled_function() -> Any:
 
 
 def block_mask(keys: Keys) -> Any:
-    """Which query sees which key as a `BlockMask`, made without an n x n table; None if every query sees every key.
+    """The mask of these keys as a `BlockMask`, made without an n x n table; None if every query sees every key.
 
-    Without padding, a row sees an interval of keys whose ends never move back from row to row. So the first and the
-    last row of a block determine which keys some of its rows see, and which keys all of its rows see.
+    Without padding, each row sees an interval of keys, and neither end of the interval moves back from one row to the
+    next. So the first and the last row of a block determine which keys are seen by some of the block's rows, and which
+    keys are seen by all of them.
     """
     from torch.nn.attention.flex_attention import BlockMask
 
@@ -112,7 +114,10 @@ def block_mask(keys: Keys) -> Any:
 
 
 def blocks_of(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """For each block of rows the number of its key blocks, [1, 1, rows], and all blocks, its own first, [..., keys]."""
+    """For each block of rows, the number of key blocks marked in `blocks`, and the indices of all key blocks.
+
+    The numbers are [1, 1, row blocks]. The indices are [1, 1, row blocks, key blocks]; marked key blocks come first.
+    """
     number = blocks.sum(-1, dtype=torch.int32)
     order = blocks.int().sort(dim=-1, descending=True, stable=True).indices.to(torch.int32)
     return number[None, None], order[None, None]
@@ -138,7 +143,7 @@ def mask_mod(keys: Keys) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
 
 
 def serves(q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> bool:
-    """Whether `attend` computes this call, on a device where it is faster than the alternatives."""
+    """Whether `attend` can compute this call and is faster than the other paths on this device."""
     if q_BHQC.device.type not in DEVICES or torch.version.hip is not None or keys.n_queries == 1:
         return False
     if bias is not None and bias.score_mod(keys) is None:
@@ -166,7 +171,7 @@ def unmet(q_BHQC: Tensor, keys: Keys) -> str | None:
 
 @once_per_compilation
 def flex_passes(device: str, dtype: torch.dtype, n_channels: int) -> bool:
-    """Whether FlexAttention is right on this device for sigmoid weights with a bias, including gradients."""
+    """Whether FlexAttention gives right outputs and gradients on this device; tried with sigmoid weights and a bias."""
     n_tokens = 200
     pos_1T = torch.arange(n_tokens, device=device)[None]
     keys, scale = Keys(q_pos_BQ=pos_1T, k_pos_BK=pos_1T, window=150), n_channels**-0.5

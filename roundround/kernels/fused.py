@@ -1,4 +1,4 @@
-"""Fused attention with features that `F.scaled_dot_product_attention` lacks, and the entropy of its rows.
+"""Fused attention with features that `F.scaled_dot_product_attention` lacks, and the entropy of attention rows.
 
 The features are windows, padding, caches, linear biases (ALiBi, FoX) and null keys. No matrix of logits is made: see
 `tiled_attention.py`.
@@ -60,11 +60,12 @@ def entropy(q_BHQC: Tensor, k_BGKC: Tensor, *, scale: float, keys: Keys, bias: L
     """Shannon entropy in nats of the softmax of each row, [B, H, Q, 1], at least float32, from one fused pass.
 
     On a CPU the pass computes in at least float32. On CUDA, without a bias, `entropy_kernel.py` computes the entropy in
-    float32, without values. In all other cases, half precision has the error that `for_entropy` states.
+    float32. In all other cases, half precision has the error that `for_entropy` states.
 
-    H = log-sum-exp - E_p[logit], where E_p[logit] = scale q . E_p[k] + slope E_p[t_j - t_i] comes from attention with
-    the keys as values. The log-sum-exp, the query and slope in this formula, and the values are detached. The gradient
-    that remains is the exact derivative dH/de_j = -p_j (e_j - E_p[e]), also with respect to slopes and coordinates.
+    Without that kernel: H = log-sum-exp - E_p[e]. The mean logit E_p[e] is scale q . E_p[k] + slope E_p[t_j - t_i],
+    where t are the coordinates of a linear bias (`LinearTerms`). One call of attention with the keys as values gives
+    E_p[k]. The log-sum-exp, these values, and q and slope in the formula are detached. What remains of the gradient is
+    the exact derivative dH/de_j = -p_j (e_j - E_p[e]); it also reaches slopes and coordinates.
     """
     return entropy_and_log_sum_exp(q_BHQC, k_BGKC, scale=scale, keys=keys, bias=bias)[0]
 
@@ -106,7 +107,9 @@ def attention_by_entropy(
     keys: Keys,
     beta_of: Callable[[Tensor], Tensor],
 ) -> Tensor:
-    """`attention` of `beta_of(entropy) * q`, with gradients through the entropy, in less memory than separate calls.
+    """`attention` with the queries `beta_of(entropy) * q`, with gradients through the entropy.
+
+    It takes less memory than a call of `entropy` followed by a call of `attention`.
 
     beta_of: a function without parameters, from each row's entropy to its inverse temperature, both [B, H, Q, 1].
     """
@@ -147,9 +150,10 @@ def attention_by_tiles(
     bias: LinearBias | None = None,
     null_BHQ: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Output [B, H, Q, C], log-sum-exp [B, H, Q, 1] and, with a bias, E_p[t_j - t_i] [B, H, Q, 1].
+    """Output [B, H, Q, C], log-sum-exp [B, H, Q, 1] and, with a bias, the row's mean distance [B, H, Q, 1].
 
-    The log-sum-exp passes no gradient; it is 0 for a row that sees nothing.
+    The mean distance is E_p[t_j - t_i], with the bias's coordinates t (`LinearTerms`) and the weights p. The
+    log-sum-exp passes no gradient; it is 0 for a row that sees nothing.
     """
     device, dtype = q_BHQC.device.type, q_BHQC.dtype
     slopes = t_q = t_k = None
@@ -166,10 +170,11 @@ def attention_by_tiles(
 def without_broken_rows(
     q_BHQC: Tensor, k_BGKC: Tensor, scale: float, keys: Keys
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Queries and keys made finite for a kernel, and a mask [B, H, Q, 1] of the rows whose output must be NaN, or None.
+    """Queries and keys made finite for a kernel, and a mask [B, H, Q, 1], True at the rows whose output must be NaN.
 
-    A row is broken if one of its visible logits is not finite. The kernels hide this: on a CPU a row of NaN logits
-    gives zeros, a key of -inf acts as a hidden key, and a hidden key of NaN spoils other rows.
+    The mask is None if all logits are known to be finite. A row is broken if one of its visible logits is not finite.
+    The kernels would not show this: on a CPU a row of NaN logits gives zeros, a key of -inf acts as a hidden key, and a
+    hidden key of NaN spoils other rows.
     """
     if (
         q_BHQC.device.type == "cpu"
@@ -192,9 +197,10 @@ def without_broken_rows(
 
 
 def of_those_that_see(longest_BGQ: Tensor, keys: Keys) -> Tensor:
-    """For each key, the largest norm of the queries that may see it, [B, G, K]; if not causal, of all, [B, G, 1].
+    """For each key, the largest of the norms in `longest_BGQ` among the queries that see the key, [B, G, K].
 
-    In xPos, products of late keys with the first queries overflow, but the first queries do not see late keys.
+    Without a causal mask it is the largest norm of all queries, [B, G, 1]. The mask matters for xPos: products of late
+    keys with the first queries overflow, but the first queries do not see late keys.
     """
     if not keys.causal:
         return longest_BGQ.amax(-1, keepdim=True)
@@ -205,7 +211,7 @@ def of_those_that_see(longest_BGQ: Tensor, keys: Keys) -> Tensor:
 
 @torch.no_grad()
 def all_logits_finite(q_BHQC: Tensor, k_BGKC: Tensor, scale: float, keys: Keys) -> bool:
-    """Whether Cauchy-Schwarz bounds every logit by a finite number: one pass over q, one over k, none over rows."""
+    """Whether the product of the norms of q and k, which bounds every logit (Cauchy-Schwarz), is finite."""
     wide = wide_dtype(q_BHQC.dtype)
     q_norm = torch.linalg.vector_norm(q_BHQC, dtype=wide)
     if keys.k_norm is not None:

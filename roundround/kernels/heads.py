@@ -1,4 +1,4 @@
-"""The last heads of a layer, given by their share of all heads; in NAPE these are the heads without positions.
+"""The last heads of a layer, given as a share of all its heads. In NAPE the last heads are the heads without positions.
 
 Shapes: B batch, Q queries, H heads, S last heads.
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 def n_last_heads(n_heads: int, share: float) -> int:
-    """Number of heads in a share of them, rounded up."""
+    """`share` times the number of heads, rounded up."""
     return math.ceil(share * n_heads - 1e-9)  # 0.7 * 10 is a little above 7
 
 

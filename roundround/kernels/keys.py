@@ -1,4 +1,4 @@
-"""The shape of an attention layer, and its keys: which query may see which key.
+"""The shape of an attention layer, and its keys: which query sees which key.
 
 Shapes: B batch, T tokens, Q queries, K keys, H heads.
 """
@@ -16,7 +16,7 @@ from roundround.kernels.documents import Documents
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionShape:
-    """The sizes of one attention layer, known only when a model is built; no yaml contains them.
+    """The sizes of one attention layer. They are known only when a model is built, so no yaml contains them.
 
     theta: the base of RoPE for an encoding that sets none.
     logit_scale: the factor of q . k; None for 1 / sqrt(head_dim).
@@ -39,20 +39,21 @@ class AttentionShape:
 
 @dataclass(frozen=True, kw_only=True)
 class Keys:
-    """Which query may see which key: positions and visibility of the keys, without an n x n mask.
+    """Which query sees which key: positions and visibility of the keys, without an n x n mask.
 
-    Queries are the last Q of the K tokens, so with `causal` query row i sees keys j <= i + K - Q. Only biases read the
-    positions. Visibility depends on the order in the sequence, so it is right for random positions and with a cache.
+    Queries are the last Q of the K tokens, so with `causal` query row i sees keys j <= i + K - Q. Visibility depends
+    on the order of the tokens and not on their positions, which can be random. Only biases read the positions.
 
-    q_pos_BQ, k_pos_BK: positions in tokens, int64; the batch axis may be 1.
-    valid_BK: False where a key is padding; None if no key is.
-    window: the number of tokens that a query sees: itself and the `window - 1` tokens before it. None for all.
-    chunk: the number of tokens in a chunk; a query sees only its chunk, counted from the text's start. None for all.
-    begins: the index of a key at which a chunk begins, if a cache has dropped keys: [B, 1, 1], or a number for all
-    texts. None: a chunk begins at the first key that is no padding.
-    documents: the documents within which tokens attend, if causal and without padding or cache. None for one document.
-    n_forgotten: the number of tokens that a cache dropped before the first key, without padding; int or [B, 1, 1, 1].
-    k_norm: an upper bound of the norm of all keys together, if a cache knows one.
+    q_pos_BQ, k_pos_BK: the positions of the queries and of the keys in tokens, int64; the batch axis is B or 1 long.
+    valid_BK: False where a key is padding; None if no key is padding.
+    window: the number of tokens that a query sees: itself and the `window - 1` tokens before it; None for all tokens.
+    chunk: the number of tokens in a chunk, if a query sees only its own chunk; None if there are no chunks.
+    begins: the index of one key at which a chunk begins, set if a cache has dropped keys: [B, 1, 1], or one number for
+    all texts. If None, a chunk begins at the first key that is not padding.
+    documents: the documents of the batch, if tokens see only their own document; None if each text is one document.
+    Documents need a causal mask, and neither padding nor a cache.
+    n_forgotten: the number of tokens, padding not counted, that a cache has dropped; int or [B, 1, 1, 1].
+    k_norm: an upper bound of the Euclidean norm of all numbers in the keys; None if no cache has computed one.
     """
 
     q_pos_BQ: Tensor
@@ -95,13 +96,13 @@ class Keys:
 
     @property
     def is_unmasked(self) -> bool:
-        """Whether every query sees every key, as one new query with a cache does."""
+        """Whether every query sees every key. An example is a single new query with a cache."""
         past_all = not self.causal or (self.n_queries == 1 and self.documents is None)
         hides = (self.window or self.n_keys) < self.n_keys or self.chunks_hide(self.chunk)
         return past_all and self.valid_BK is None and not hides
 
     def chunks_hide(self, chunk: int | None) -> bool:
-        """Whether chunks of this size may hide keys; even long chunks may, if one begins after the first key."""
+        """Whether chunks of this size can hide keys. Even long chunks can, if one begins after the first key."""
         return chunk is not None and (chunk < self.n_keys or isinstance(self.begins, Tensor) or bool(self.begins))
 
     def within(self, window: int | None, chunk: int | None = None) -> Keys:
@@ -154,18 +155,21 @@ class Keys:
         return replace(self, q_pos_BQ=q_pos, k_pos_BK=k_pos, valid_BK=valid, n_forgotten=n_forgotten, begins=begins)
 
     def first_of_chunk(self) -> Tensor | int:
-        """A key at which a chunk begins: `begins`, or the first key that is no padding, [B, 1, 1] with padding."""
+        """The index of one key at which a chunk begins, [B, 1, 1] with padding.
+
+        It is `begins` if that is set, otherwise the index of the first key that is not padding.
+        """
         if self.begins is not None:
             return self.begins
         return 0 if self.valid_BK is None else (~self.valid_BK).cumprod(-1).sum(-1)[:, None, None]
 
     @property
     def chunks_are_shifted(self) -> bool:
-        """Whether chunks may begin at keys that are no multiples of `chunk`, different in each text."""
+        """Whether chunks can begin at indices that are not multiples of `chunk` and that differ between texts."""
         return self.chunk is not None and (self.valid_BK is not None or self.begins is not None)
 
     def first_visible(self, row_Q: Tensor) -> Tensor:
-        """The first key that each of R query rows may see, ignoring documents and padding: int64, at least 0.
+        """The first key that each of R query rows sees, ignoring documents and padding: int64, at least 0.
 
         Its shape is [R], or [B, 1, R] if chunks begin after padding.
         """
@@ -179,7 +183,7 @@ class Keys:
         return first_Q
 
     def end_visible(self, row_Q: Tensor) -> Tensor:
-        """One more than the last key that each of these query rows may see, ignoring documents and padding: int64."""
+        """One more than the last key that each of these query rows sees, ignoring documents and padding: int64."""
         row_Q = row_Q + self.n_keys - self.n_queries
         if self.causal:
             return (row_Q + 1).clamp(min=0)
@@ -192,7 +196,7 @@ class Keys:
         return end_Q
 
     def span(self, a: int, b: int) -> tuple[int, int]:
-        """The smallest range of keys that holds everything visible to the query rows a..b."""
+        """The range [first, last) of keys that holds all keys visible to the query rows [a, b)."""
         offset = self.n_keys - self.n_queries
         first, last = 0, b + offset if self.causal else self.n_keys
         if self.window is not None:
@@ -208,11 +212,11 @@ class Keys:
         return first, last
 
     def visible(self, a: int, b: int) -> Tensor:
-        """Mask [1 or B, 1, b - a, K'] of the query rows a..b over the keys of `span(a, b)`; True where visible."""
+        """Mask [1 or B, 1, b - a, K'] of the query rows [a, b) over the K' keys of `span(a, b)`; True where visible."""
         return self.visible_to(torch.arange(a, b, device=self.k_pos_BK.device), *self.span(a, b))
 
     def visible_to(self, rows_R: Tensor, first: int, last: int) -> Tensor:
-        """Mask [1 or B, 1, R, last - first] of some query rows over the keys first..last; True where visible."""
+        """Mask [1 or B, 1, R, last - first] of R query rows over the keys [first, last); True where visible."""
         device = self.k_pos_BK.device
         row_Q1 = rows_R[:, None] + self.n_keys - self.n_queries
         column_K = torch.arange(first, last, device=device)
@@ -230,9 +234,10 @@ class Keys:
         return mask[:, None] if self.valid_BK is None else mask[:, None] & self.valid_BK[:, None, None, first:last]
 
     def counts(self, a: int, b: int, marked: Tensor | None = None) -> Tensor:
-        """Number of visible keys of each query row a..b: [1 or B, 1, b - a, 1], int64; memory linear in length.
+        """The number of visible keys of each of the query rows [a, b): [1 or B, 1, b - a, 1], int64.
 
-        With `marked` [B, heads, K] bool it counts only marked keys, for each head: [B, heads, b - a, 1].
+        With `marked`, [B, heads, K] bool, only the keys marked True are counted: [B, heads, b - a, 1]. The memory is
+        linear in length.
         """
         if marked is None and self.is_unmasked:  # such as one token with a cache: one operation instead of ten
             return torch.full((1, 1, b - a, 1), self.n_keys, device=self.k_pos_BK.device)

@@ -30,5 +30,5 @@ def cuda_has_bfloat16() -> bool:
 
 
 def at_least_float32(x: Tensor) -> Tensor:
-    """The tensor in float32, or in float64 where it is float64."""
+    """The tensor in float32; a float64 tensor stays float64."""
     return x.to(wide_dtype(x.dtype))

@@ -1,11 +1,12 @@
 """PyTorch's own attention kernels: the choice of a kernel for a call, and calls that return log-sum-exps.
 
-The choice rests on torch 2.6 to 2.13, aten/src/ATen/native/transformers/cuda/sdp_utils.cpp. The flash kernel takes half
-precision on compute capability 8.0 and above, up to 256 channels (a multiple of 8) and grouped queries, but no mask.
-The memory-efficient kernel takes masks, float32, float16, bfloat16 from 8.0 on and any multiple of 8 channels, but no
-grouped queries. For all other calls PyTorch uses its math kernel, which makes the matrix of logits.
+What the kernels take was read in torch 2.6 to 2.13, aten/src/ATen/native/transformers/cuda/sdp_utils.cpp. The flash
+kernel takes half precision on compute capability 8.0 and above, multiples of 8 channels up to 256, and grouped queries;
+it takes no mask. The memory-efficient kernel takes masks, any multiple of 8 channels, float32, float16, and on compute
+capability 8.0 and above bfloat16; it takes no grouped queries. For all other calls PyTorch uses its math kernel, which
+makes the matrix of logits; `kernel_for` never chooses that kernel.
 
-Log-sum-exps are float32, or float64 for float64 queries. No kernel here makes the matrix of logits.
+Log-sum-exps are float32, or float64 for float64 queries.
 Shapes: B batch, Q queries, K keys, H heads, G key heads, C head channels.
 
 Tested by tests/softmax/test_kernels.py and tests/kernels/test_kernel_choice.py.
@@ -32,7 +33,7 @@ MASK_ALIGNMENT = 8  # elements; the memory-efficient kernel reads 16 bytes of a 
 
 
 class Kernel(Enum):
-    """A kernel of PyTorch. All but SDPA return log-sum-exps, which windows, padding and biases need."""
+    """A kernel of PyTorch. Windows, padding and biases need a kernel that returns log-sum-exps: any except SDPA."""
 
     CPU = auto()
     FLASH = auto()
@@ -41,11 +42,11 @@ class Kernel(Enum):
 
 
 def kernel_for(q_BHQC: Tensor, *, masked: bool = False, differentiable: bool = False) -> Kernel | None:
-    """The kernel for softmax attention of these queries; None if only blocks of rows compute it in linear memory.
+    """The kernel for softmax attention of these queries; None if no kernel computes it in linear memory.
 
-    It depends on device, precision, number of channels (after `fitted`) and on whether the queries need a gradient.
-    masked: whether a tensor is added to the logits.
-    differentiable: whether a gradient will be needed although autograd is off, as inside an autograd function.
+    The choice depends on the queries' device, precision, number of channels (after `fitted`) and need of a gradient.
+    masked: whether a mask tensor is added to the logits.
+    differentiable: True if a gradient is needed even though autograd is off, as inside an autograd function.
     """
     device = q_BHQC.device.type
     if device == "cpu":
@@ -75,13 +76,13 @@ def kernel_on_cuda(
 def question(
     device: str, dtype: torch.dtype, n_channels: int, differentiated: bool, heads: tuple[int, int] = (1, 1)
 ) -> cuda.SDPAParams:
-    """The argument of PyTorch's predicates: one query and one key that represent all."""
+    """The argument of PyTorch's predicates such as `can_use_flash_attention`, for queries and keys of this kind."""
     q, k = (torch.empty(1, n, 1, n_channels, device=device, dtype=dtype, requires_grad=differentiated) for n in heads)
     return cuda.SDPAParams(q, k, k, None, 0.0, False, heads[0] != heads[1])
 
 
 def varlen_kernel_for(q_BHQC: Tensor) -> Kernel | None:
-    """The kernel for a batch of texts of unequal length, concatenated; None if there is none.
+    """The kernel for a concatenated batch of texts of unequal length; None if no kernel takes it.
 
     Only the flash kernel and the memory-efficient kernel take such a batch, and only on NVIDIA's GPUs.
     """
@@ -90,7 +91,7 @@ def varlen_kernel_for(q_BHQC: Tensor) -> Kernel | None:
 
 
 def takes_groups(q_BHQC: Tensor, k_BGKC: Tensor) -> bool:
-    """Whether `F.scaled_dot_product_attention` takes fewer key heads than query heads without a matrix of logits."""
+    """Whether PyTorch's kernel for this call takes fewer key heads than query heads and makes no matrix of logits."""
     if q_BHQC.device.type == "cpu":
         return True
     kernel = kernel_for(q_BHQC)
@@ -109,10 +110,10 @@ def efficient_takes_groups(
 
 
 def fitted(*tensors: Tensor) -> list[Tensor]:
-    """Queries, keys and values as the kernels need them: with equally many channels, in a precision that they take.
+    """Queries, keys and values as the kernels need them: with equally many channels, in a precision that kernels take.
 
-    Added channels are zero. On CUDA their number becomes a multiple of 8, and bfloat16 becomes float32 if the device
-    only emulates it (compute capability below 8.0, such as T4 and V100).
+    Channels of zeros are added to the shorter ones. On CUDA the number of channels becomes a multiple of 8, and
+    bfloat16 becomes float32 if the device only emulates it (compute capability below 8.0, such as T4 and V100).
     """
     n, dtype = max(x.shape[-1] for x in tensors), tensors[0].dtype
     if tensors[0].device.type == "cuda":
@@ -123,9 +124,10 @@ def fitted(*tensors: Tensor) -> list[Tensor]:
 
 
 def in_rows(x: Tensor) -> Tensor:
-    """The tensor with adjacent channels in memory (last stride 1), which kernels assume and a CPU does not check.
+    """The tensor, copied if the channels of a row are not adjacent in memory (last stride 1).
 
-    Transposed queries, views of complex numbers and even results of `F.pad` may have another stride.
+    The kernels need last stride 1, and the kernel for CPUs does not check it. Transposed queries, views of complex
+    numbers and even some results of `F.pad` have a larger stride.
     """
     return x if x.stride(-1) == 1 else x.contiguous()
 
@@ -164,10 +166,10 @@ def gradients(
     causal: bool,
     mask: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of q, k and v for the given output and for weights p_j = exp(e_j - lse), lse the given log-sum-exp.
+    """Gradients of q, k and v, given the output and the log-sum-exp, lse; the weights are p_j = exp(e_j - lse).
 
-    The kernels compute de_j = p_j (grad . v_j - grad . out) for each key separately, so a call may hold only some of
-    the keys that the row sees.
+    The kernels compute de_j = p_j (grad . v_j - grad . out) for each key separately. So the keys of a call can be a
+    part of the keys that the row sees.
     """
     tensors = (grad_BHQC, out_BHQC, q_BHQC, k_BGKC, v_BGKC)
     grad_BHQC, out_BHQC, q_BHQC, k_BGKC, v_BGKC = (in_rows(x) for x in tensors)
@@ -239,9 +241,9 @@ def gradients_on_cuda(
 
 
 def scaled_dot_product_attention(q_BHQC: Tensor, k_BGKC: Tensor, v_BGKC: Tensor, scale: float, causal: bool) -> Tensor:
-    """PyTorch's function of this name; if the kernel takes no grouped keys, the keys are repeated for each query head.
+    """PyTorch's function of this name, called so that PyTorch makes no matrix of logits.
 
-    Without this, PyTorch would make the matrix of logits.
+    If the kernel takes no grouped queries, keys and values are first repeated for each query head.
     """
     q_BHQC, k_BGKC, v_BGKC = (in_rows(x) for x in (q_BHQC, k_BGKC, v_BGKC))  # otherwise PyTorch makes that matrix too
     grouped = q_BHQC.shape[1] != k_BGKC.shape[1]
@@ -273,7 +275,7 @@ def attention_of_documents(
 
 
 def repeated(x_BGKC: Tensor, q_BHQC: Tensor) -> Tensor:
-    """A key head's values repeated for each of its query heads: [B, G, ...] -> [B, H, ...]."""
+    """The entries of each key head, repeated for each of its query heads: [B, G, ...] -> [B, H, ...]."""
     n_groups = q_BHQC.shape[1] // x_BGKC.shape[1]
     return x_BGKC[:, :, None].expand(-1, -1, n_groups, *x_BGKC.shape[2:]).flatten(1, 2)
 

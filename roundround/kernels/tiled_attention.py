@@ -35,9 +35,9 @@ class TiledAttention(torch.autograd.Function):
     lse = log(sum_blocks exp(lse_block) + exp(null)), out = sum_blocks out_block exp(lse_block - lse)
 
     apply(q, k, v, slopes, t_q, t_k, null, scale, keys) gives the output [B, H, Q, C], the log-sum-exp [B, H, Q] without
-    gradient and, with slopes, E_p[t_j - t_i] [B, H, Q, 1], whose gradient goes through the weights p alone. slopes, t_q
-    and t_k are as in `LinearTerms`, or None. null is the null key's logit for each head or row, [1 or B, H, 1 or Q], or
-    None.
+    gradient and, with slopes, the mean distance E_p[t_j - t_i], [B, H, Q, 1]. The gradient of the mean distance flows
+    only through the weights p. slopes, t_q and t_k are the fields of `LinearTerms`, or None. null is the logit of the
+    null key for each head or row, [1 or B, H, 1 or Q], or None.
     """
 
     @staticmethod
@@ -84,7 +84,10 @@ class TiledAttention(torch.autograd.Function):
 
 
 def attend_tiles(operands: Operands, null_BHQ: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor, list[Any]]:
-    """Output with all channels, log-sum-exp, mean distance (with slopes), and the state for `tile_gradients`."""
+    """The output, the log-sum-exp, the mean distance E_p[t_j - t_i], and the state for `tile_gradients`.
+
+    The output includes the channels that `Operands` adds. Without a linear bias the mean distance is a single 0.
+    """
     tiles, linear, rows = list(operands.tiles()), operands.linear, operands.q.shape[:3]
     outs, log_sum_exps, distances, states = [], [], [], []
     for tile in tiles:
@@ -108,7 +111,7 @@ def attend_tiles(operands: Operands, null_BHQ: Tensor | None = None) -> tuple[Te
 def tile_gradients(
     grad_out: Tensor, whole: Tensor, log_sum_exp: Tensor, states: list[Any], operands: Operands
 ) -> list[Tensor]:
-    """Gradients of the queries, keys and values, in all channels of the operands."""
+    """Gradients of the queries, keys and values, including those of the channels that `Operands` adds."""
     # far keys have denormal weights, on which a CPU takes a hundred times as long. So all weights are multiplied by a
     # power of two, and the gradients, which are linear in the weights, are divided by it at the end
     guard = 0.0 if operands.linear is None else DENORMAL_GUARD
@@ -159,11 +162,11 @@ ENTROPY_IN_FLOAT32 = ("cpu",)  # devices
 
 
 class EntropyScaledAttention(torch.autograd.Function):
-    """softmax(beta e) v with beta a function of each row's entropy, differentiated through beta, in little memory.
+    """softmax(beta e) v in little memory, where beta is a function of each row's entropy; gradients flow through beta.
 
     Two calls of `TiledAttention` under autograd give the same result in more memory: 590 MiB at 32k tokens instead of
-    428. This function stores no mean keys. At any time it holds the gradients of only one pass, and in the pass of the
-    entropy only those of a few heads.
+    428 MiB. This function needs less because it does not store each row's mean key for the backward pass. It also
+    holds the gradients of one call at a time, and in the call for the entropy the gradients of a few heads at a time.
 
     apply(q, k, v, beta_of, scale, keys): beta_of maps entropies [B, H, Q, 1] in nats to inverse temperatures.
     """
@@ -217,10 +220,10 @@ class EntropyScaledAttention(torch.autograd.Function):
 
 
 def centre_of_keys(k: Tensor, keys: Keys) -> Tensor | None:
-    """The mean of each head's keys without padding, [B, G, 1, C] float32; None if `for_entropy` does not need it.
+    """The mean of each head's keys, padding excluded, [B, G, 1, C] float32; None if `for_entropy` does not need it.
 
-    Subtracting the mean shifts all logits of a row equally. That changes neither weights nor entropy, so the mean needs
-    no gradient. In half precision a large common part of the keys would round away their differences.
+    Subtracting the mean shifts all logits of a row equally. The shift changes neither weights nor entropy, so the mean
+    needs no gradient. If it were not subtracted, a large mean would round away the keys' differences in half precision.
     """
     if k.device.type in ENTROPY_IN_FLOAT32 or k.dtype not in (torch.float16, torch.bfloat16):
         return None
@@ -232,11 +235,12 @@ def centre_of_keys(k: Tensor, keys: Keys) -> Tensor | None:
 
 
 def for_entropy(q: Tensor, k: Tensor, centre: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Queries and keys for the entropy pass: on a CPU at least float32; elsewhere the keys lose their centre, if any.
+    """Queries and keys for the entropy pass: on a CPU in at least float32; elsewhere the keys minus `centre`.
 
-    On a CPU a pass in bfloat16 would cost an error of 7e-3 in beta and save no time. On a GPU the pass runs in the
-    model's precision, with sums in float32. If logits have a standard deviation of 1 (of 3), the remaining error is at
-    most 5e-3 (3e-2) nats in bfloat16 and 6e-4 (4e-3) in float16, whatever the mean key; on average a tenth of that.
+    On a CPU a pass in bfloat16 would cause an error of 7e-3 in beta and save no time. On a GPU the pass runs in the
+    model's precision, with sums in float32. The remaining error of the entropy does not depend on the mean key. If the
+    logits have a standard deviation of 1, it is at most 5e-3 nats in bfloat16 and 6e-4 nats in float16; if the standard
+    deviation is 3, it is at most 3e-2 and 4e-3 nats. The average error is a tenth of these bounds.
     """
     if q.device.type in ENTROPY_IN_FLOAT32:
         return at_least_float32(q), at_least_float32(k)

@@ -28,7 +28,7 @@ MAX_LOGIT_DROP = 64  # nats: the most by which a slope lowers the logits from on
 
 @dataclass(frozen=True)
 class KeyBlock:
-    """The keys first..last, which one kernel call computes."""
+    """The keys [first, last) of one kernel call."""
 
     first: int
     last: int
@@ -38,7 +38,7 @@ class KeyBlock:
 
 @dataclass(frozen=True)
 class Tile:
-    """The query rows a..b of the key heads g..h, and the blocks that together hold all keys that these rows see."""
+    """The query rows [a, b) of the key heads [g, h), and blocks of keys that together hold all keys these rows see."""
 
     a: int
     b: int
@@ -49,7 +49,11 @@ class Tile:
 
 @dataclass(frozen=True)
 class LinearTerms:
-    """A bias slope (t_j - t_i): slopes [B, H, Q, 1]; coordinates [1 or B, 1 or H, Q or K], whole numbers or floats."""
+    """The linear bias s_i (t_j - t_i) of query i and key j.
+
+    slopes: the slopes s, [B, H, Q, 1].
+    t_q, t_k: the coordinates t of the queries and of the keys, [1 or B, 1 or H, Q or K], whole numbers or floats.
+    """
 
     slopes: Tensor
     t_q: Tensor
@@ -57,7 +61,7 @@ class LinearTerms:
 
     @property
     def are_positions(self) -> bool:
-        """Whether the coordinates are positions: whole numbers, which grow by one a token."""
+        """Whether the coordinates are positions: whole numbers that increase by one from token to token."""
         return not self.t_k.is_floating_point()
 
 
@@ -66,16 +70,17 @@ def linear_terms(slopes: Tensor | None, t_q: Tensor | None, t_k: Tensor | None) 
 
 
 class Operands:
-    """Queries, keys and values for the kernels; with a linear bias their last channels hold its coordinates.
+    """Queries, keys and values for the kernels. For a linear bias (`LinearTerms`) channels are added at their end.
 
     slope (t_j - t_i) = scale q_c k_c + constant, q_c = slope / scale, k_c = t_j - centre
 
-    The centre is the coordinate of the middle row of a tile: slope times t_j itself would lose digits in float32.
-    One more channel is 1 in the keys and 0 in the queries. The queries' gradient in it is the rounded sum of a row's
-    logit gradients, which should be zero. `count_from_rows` uses it to move the gradient from the centre to the row's
-    own coordinate; otherwise the rounding error would be multiplied by the distance to the centre.
+    The channel c adds the bias to the logits. The centre is the coordinate of the middle row of a tile; it is
+    subtracted because the product of slope and t_j would lose digits in float32.
+    One more channel is 1 in the keys and 0 in the queries. In this channel a query's gradient is the sum of the row's
+    logit gradients, which should be zero but is not, because of rounding. Multiplied by the distance from the row to
+    the centre, this rounding error would spoil the gradient of the slope. `count_from_rows` corrects that.
     Coordinates shared by all heads take one channel. If every query head has its own coordinates, a key head has a
-    channel for each of its query heads, and a query is zero in the channels of the other heads.
+    channel for each of its query heads, and a query is zero in the channels of the other query heads.
     """
 
     def __init__(
@@ -96,8 +101,8 @@ class Operands:
     def tiles(self) -> Iterator[Tile]:
         """All rows of all heads, in as few tiles as possible.
 
-        The kernels align their causal mask at the top left. So the rows a..b see their own keys a..b under that mask,
-        and all keys before a without a mask. Only windows, chunks and padding need a mask tensor, made tile by tile.
+        The kernels align their causal mask at the top left. So the rows [a, b) see their own keys [a, b) under that
+        mask, and all keys before a without a mask. Windows, chunks and padding need a mask tensor, made tile by tile.
         """
         keys, n_heads = self.keys, self.n_key_heads
         offset = keys.n_keys - keys.n_queries
@@ -122,7 +127,10 @@ class Operands:
                     start = end
 
     def rows_of_heads(self) -> list[int]:
-        """The rows of a tile for each key head: all query rows without a bias, else fewer the faster the bias falls."""
+        """For each key head, the number of rows in its tiles: all query rows if there is no bias.
+
+        With a bias, the faster the bias of a head falls with distance, the fewer rows its tiles have.
+        """
         if self.linear is None:
             return [max(1, self.keys.n_queries)] * self.n_key_heads
         fewest, most = CENTRED_ROWS
@@ -133,7 +141,10 @@ class Operands:
         return [2 ** int(math.log2(min(max(r, fewest), most))) for r in rows]
 
     def fall_per_row(self) -> float:
-        """How much the keys' coordinate grows per row: the largest mean over stretches of `CENTRED_ROWS[0]` rows."""
+        """How far the bias falls from one row to the next if the slope is 1: the growth of the keys' coordinate t.
+
+        The growth is averaged within each stretch of `CENTRED_ROWS[0]` rows; the largest of these averages is returned.
+        """
         assert self.linear is not None
         if self.linear.are_positions:
             return 1.0
@@ -142,10 +153,11 @@ class Operands:
         return float(ends.diff().amax().clamp(min=0.0)) / CENTRED_ROWS[0]
 
     def first_keys(self, heads: range, rows: int) -> list[list[int]]:
-        """The first key that counts, for each tile and each of these key heads; weights before it are below rounding.
+        """For each tile and each of these key heads, the first key that must be computed.
 
-        |q_i . k_j| <= |q_i| max_l |k_l| bounds every logit from above, and a row's own key bounds its log-sum-exp from
-        below. So with a slope above 0, keys beyond some distance have weights that rounding removes.
+        The weights of the keys before it are so small that rounding removes them. This follows from two bounds:
+        |q_i . k_j| <= |q_i| max_l |k_l| limits every logit from above, and the logit of a row's own key limits the
+        row's log-sum-exp from below. So with a slope above 0, the weights beyond some distance vanish.
         """
         keys, n_tiles = self.keys, -(-self.keys.n_queries // rows)
         offset = keys.n_keys - keys.n_queries
@@ -191,7 +203,8 @@ class Operands:
     def mask(self, tile: Tile) -> Tensor:
         """The mask added to the tile's logits, [1 or B, 1, rows, keys]: 0 where a key is visible, else -inf.
 
-        With a window and no padding or chunks, visibility depends on distance alone: all but a few tiles share a mask.
+        With windows, but neither padding nor chunks, visibility depends only on distance. Then all but a few tiles have
+        the same mask, which is made once.
         """
         first, last = self.keys.span(tile.a, tile.b)
         place = (tile.b - tile.a, tile.a - first, last - first)
@@ -208,22 +221,25 @@ class Operands:
         return slice(tile.g * self.n_groups, tile.h * self.n_groups)
 
     def of_heads(self, t: Tensor, heads: slice) -> Tensor:
-        """Coordinates of these query heads, or the coordinates that all heads share."""
+        """The coordinates of these query heads: the part of `t` for them, or all of `t` if all heads share it."""
         return t if t.shape[1] == 1 else t[:, heads]
 
     def own_channel(self, x_BHQC: Tensor) -> Tensor:
-        """A view of the channel of each query head's own coordinate, [B, heads / N, N, Q]; N is `n_coordinates`."""
+        """A view of the channel that belongs to each query head's own coordinate.
+
+        Its shape is [B, heads / N, N, Q], where N (`n_coordinates`) is the number of coordinates of a key head.
+        """
         n_batch, n_heads, n_queries, _ = x_BHQC.shape
         n = self.n_coordinates
         channels = x_BHQC[..., -n:].view(n_batch, n_heads // n, n, n_queries, n)
         return channels.diagonal(dim1=2, dim2=4).movedim(-1, 2)
 
     def by_coordinate(self, x_BHQ: Tensor) -> Tensor:
-        """[B, heads, Q] -> [B, heads / N, N, Q], the shape of `own_channel`."""
+        """The tensor in the shape of `own_channel`: [B, heads, Q] -> [B, heads / N, N, Q]."""
         return x_BHQ.view(x_BHQ.shape[0], -1, self.n_coordinates, x_BHQ.shape[2])
 
     def centre(self, tile: Tile) -> Tensor:
-        """The coordinate from which the tile's distances are counted, [1 or B, 1 or heads, 1]."""
+        """The coordinate of the tile's middle row, [1 or B, 1 or heads, 1], which is subtracted from the keys'."""
         middle = (tile.a + tile.b) // 2
         assert self.linear is not None
         return self.of_heads(self.linear.t_q, self.heads(tile))[..., middle, None]
@@ -235,21 +251,21 @@ class Operands:
         return (self.centre(tile) - t_BHQ)[..., None].to(self.k.dtype)
 
     def shift(self, tile: Tile) -> Tensor | float:
-        """The shift of the kernels' log-sum-exps that makes the bias count from each row, not from the tile's centre.
+        """The number to add to each log-sum-exp of a kernel, [B, heads, rows]; 0.0 without a linear bias.
 
-        [B, heads, rows], or 0.0 without a linear bias.
+        The kernels' bias is slope (t_j - centre); with the shift it becomes slope (t_j - t_i).
         """
         if self.linear is None:
             return 0.0
         return (self.linear.slopes[:, self.heads(tile), tile.a : tile.b] * self.to_centre(tile))[..., 0]
 
     def count_from_rows(self, dq: Tensor, tile: Tile) -> None:
-        """Change the tile's query gradients, in place, to coordinates that count from each row, not from the centre."""
+        """Change the tile's query gradients, in place, to those for t_j - t_i instead of t_j - centre."""
         sums_BHQ = dq[..., -self.n_coordinates - 1]
         self.own_channel(dq).add_(self.by_coordinate(sums_BHQ * self.to_centre(tile)[..., 0]))
 
     def linear_gradients(self, dq: Tensor, dk: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Gradients of slopes, t_q and t_k, from the gradients of queries and keys with all channels."""
+        """Gradients of slopes, t_q and t_k, from the gradients `dq` and `dk`, which include the added channels."""
         assert self.linear is not None
         d_slopes = self.own_channel(dq).flatten(1, 2)[..., None] / self.scale
         if self.linear.are_positions:
@@ -260,11 +276,11 @@ class Operands:
 
 
 def summed_like(t: Tensor, grad_BHK: Tensor) -> Tensor:
-    """The gradient of a tensor that was broadcast to [B, H, K]."""
+    """The gradient of `t`, which was broadcast to [B, H, K]: `grad_BHK` summed over the axes that were broadcast."""
     shared = [axis for axis in (0, 1) if t.shape[axis] == 1]
     return grad_BHK.sum(shared, keepdim=True).to(t.dtype) if shared else grad_BHK.to(t.dtype)
 
 
 def ranges(n: int, size: int) -> Iterator[tuple[int, int]]:
-    """The ranges 0..size, size..2 size, ... up to n."""
+    """The ranges [0, size), [size, 2 size), ... up to n."""
     return ((a, min(a + size, n)) for a in range(0, n, size))

@@ -28,7 +28,7 @@ efficient_backward = torch.ops.aten._scaled_dot_product_efficient_attention_back
 
 
 def outside_compilation(function: Callable[P, T]) -> Callable[P, T]:
-    """Let a compiled model call the function uncompiled. Only that call imports the compiler, which is slow."""
+    """Let a compiled model call the function uncompiled. Only such a call imports the compiler; the import is slow."""
 
     @functools.wraps(function)
     def call(*args: P.args, **options: P.kwargs) -> T:
@@ -53,7 +53,7 @@ def once_per_compilation(function: Callable[P, T]) -> Callable[P, T]:
 
 @contextmanager
 def uncompiled(module: nn.Module) -> Iterator[bool]:
-    """Inside, the module and its parts run uncompiled; yields whether any of them was compiled."""
+    """Inside the block, the module and its parts run uncompiled; yields whether any of them had been compiled."""
     kept = {part: part._compiled_call_impl for part in module.modules() if part._compiled_call_impl is not None}
     for part in kept:
         part._compiled_call_impl = None
@@ -65,7 +65,7 @@ def uncompiled(module: nn.Module) -> Iterator[bool]:
 
 
 def compile_in_place(module: nn.Module) -> None:
-    """`module.compile()` with floats as constants of each graph, even if they differ from layer to layer.
+    """Call `module.compile()` so that each float is a constant of its graph, even if floats differ between layers.
 
     By default, PyTorch turns a float that changes into a symbol, which FlexAttention refuses.
     """
@@ -76,7 +76,7 @@ def compile_in_place(module: nn.Module) -> None:
 
 
 def recompiling(limit: int) -> AbstractContextManager[None]:
-    """Inside, a function may be compiled `limit` times, and a float is a constant of each graph, not a symbol."""
+    """Inside the block, a function can be compiled `limit` times, and each float is a constant of its graph."""
     from torch import _dynamo
 
     patch: AbstractContextManager[None] = _dynamo.config.patch(

@@ -1,4 +1,4 @@
-"""Kernels that the tests cannot run on every machine: each is tried once, on a few rows, before it is used.
+"""A trial of the kernels that the tests cannot run on every machine: each kernel is tried once before it is used.
 
 A GPU may have too little shared memory for a kernel, a compiler may fail, a package may have changed. So a kernel of
 another package or of a compiler first computes a small attention and its gradients, which are compared with the
@@ -55,7 +55,7 @@ def passes(
     instead: str,
     n_tokens: int = N_TOKENS,
 ) -> bool:
-    """Whether `attend` agrees with `definition` on this device, gradients included; remembered for the process.
+    """Whether `attend` agrees with `definition` on this device, gradients included; tried once in each process.
 
     attend, definition: functions from queries, keys and values to [B, H, T, C]; `definition` gets float64 inputs.
     variant: everything that selects a kernel besides the name, the device, the dtype and the number of channels.
@@ -107,11 +107,11 @@ def check(
     for what, mine, its, bound in compared:
         error = float((mine.detach().double() - its.detach()).norm() / its.detach().norm())
         if not error <= bound:
-            raise ArithmeticError(f"its {what} differs from the exact one by {error:.1e} of the exact one's size")
+            raise ArithmeticError(f"the relative error of its {what} is {error:.1e}")
 
 
 def log(kernel: str) -> str:
-    """Write the current exception's traceback to a file; return the file's path, or why there is none."""
+    """Write the current exception's traceback to a file; return its path, or the reason why it was not written."""
     try:
         handle, path = tempfile.mkstemp(prefix=f"roundround-{kernel.replace(' ', '-')}-", suffix=".log", text=True)
         with os.fdopen(handle, "w", encoding="utf-8") as file:

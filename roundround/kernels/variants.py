@@ -1,4 +1,6 @@
-"""What encodings and normalisers share: bases whose variants are final, and checks of numbers. No torch here.
+"""What encodings and normalisers share: a base class that forbids subclasses of variants, and checks of numbers.
+
+This module does not import torch.
 
 Tested by tests/pe/test_pe_contract.py and tests/softmax/test_normalisers.py.
 """

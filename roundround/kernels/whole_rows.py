@@ -45,7 +45,7 @@ FLOPS_OF_A_THREAD = 2e6  # the least work of a thread
 
 
 class Kind(IntEnum):
-    """The functions of a row that whole_rows.cpp knows, in its order."""
+    """The kinds of functions from a row's logits to its weights, in the order of the same list in whole_rows.cpp."""
 
     SOFTMAX = 0
     ADAPTIVE = 1
@@ -60,11 +60,14 @@ class Kind(IntEnum):
 class RowFunction:
     """How a normaliser turns the logits of a row into weights, in the form that whole_rows.cpp takes.
 
-    factor: the number that multiplies all logits of a row, biases included. shift: for the sigmoid, the number that is
-    subtracted from the logits; for the softmax, the logit of a null key. alpha: the alpha of entmax. All three
-    broadcast to [B, H, Q, 1] and get gradients, except the sigmoid's shift.
-    cap: the soft cap of the softmax; 0 for none. numbers: the other numbers of `Call` that the kind needs, by name.
+    factor: the number that multiplies all logits of a row, biases included.
+    shift: for the sigmoid, the number that is subtracted from the logits; for the softmax, the logit of a null key.
+    alpha: the alpha of entmax.
+    cap: the soft cap of the softmax; 0 for no cap.
+    numbers: the values of further fields of `Call` that the kind needs, by the field's name.
     coefficients: the coefficients of the adaptive temperature's polynomial, highest power first.
+
+    factor, shift and alpha broadcast to [B, H, Q, 1]. All three get gradients, except the shift of the sigmoid.
     """
 
     kind: Kind
@@ -97,7 +100,10 @@ class Call(ctypes.Structure):
 
 
 def fits(q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> bool:
-    """Whether whole_rows.cpp takes such queries, keys and biases, if `library` has compiled it."""
+    """Whether whole_rows.cpp can compute a call with these inputs, if `library` can compile it.
+
+    It needs 64 or more queries. It takes neither documents nor chunks with padding, and not every type of bias.
+    """
     if q_BHQC.device.type != "cpu" or keys.documents is not None or keys.n_queries < FEWEST_QUERIES:
         return False
     if torch.compiler.is_compiling() or not q_BHQC.is_floating_point() or q_BHQC.numel() == 0:
@@ -156,10 +162,11 @@ def attention(
 class WholeRows(torch.autograd.Function):
     """apply(q, k, v, *of_bias, factor, shift, alpha, function, scale, keys) gives the output [B, H, Q, C].
 
-    The tensors `of_bias` are table, slopes, t_q, t_k, pieces, row_scale, knots; those that the type of bias does not
-    use are None. The table [H, 2 K - 1] holds the bias at each key position minus query position, from 1 - K to K - 1.
-    For a `PiecewiseBias` it holds u instead, and pieces, knots and row_scale = 1 / span [B, Q] are given too. A
-    `LinearBias` gives slopes and coordinates. The forward pass saves four numbers for each row.
+    `of_bias` are seven tensors: table, slopes, t_q, t_k, pieces, row_scale, knots. Each type of bias uses some of them;
+    the others are None. A `LinearBias` uses its slopes and its coordinates t_q and t_k. A `PiecewiseBias` uses its
+    pieces and knots, row_scale = 1 / span [B, Q], and a table [H, 2 K - 1] of its function u at the distances
+    1 - K .. K - 1, key position minus query position. For any other bias the table holds the bias at these distances.
+    The forward pass saves four numbers for each row.
     """
 
     @staticmethod
@@ -276,9 +283,10 @@ def library() -> ctypes.CDLL | None:
 
 
 def own_cache() -> Path:
-    """A folder that belongs to this user and that nobody else can write to: in the cache, or else in TMPDIR or /tmp.
+    """A folder that belongs to this user and that nobody else can write to.
 
-    If neither is possible, it makes a temporary folder for this process alone.
+    It is in the user's cache, such as ~/.cache, or if that is impossible, in TMPDIR or /tmp. If neither is possible,
+    this process gets a temporary folder of its own.
     """
     places = [Path(os.environ.get("TMPDIR") or "/tmp", f"roundround-{os.getuid()}")]
     with contextlib.suppress(OSError, RuntimeError):  # no current folder, or the home is unknown
@@ -309,7 +317,8 @@ def short_hash(content: bytes) -> str:
 def compiled(home: Path, name: str) -> Path:
     """Compile to a temporary file and move it into the cache, so that the cache holds only complete files.
 
-    Processes may compile at the same time or be killed. The file's name ends in the hash of its content.
+    So no process loads a part of a file, even if several processes compile at the same time or one of them is killed.
+    The file's name ends in the hash of its content.
     """
     compiler = shlex.split(os.environ.get("CXX", "")) or [shutil.which("c++") or shutil.which("g++") or "clang++"]
     with tempfile.TemporaryDirectory(dir=home, prefix=".compiling-", ignore_cleanup_errors=True) as folder:

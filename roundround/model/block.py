@@ -26,8 +26,9 @@ from roundround.softmax.base import AttentionSoftmax
 class Attention(nn.Module):
     """Grouped-query attention (Ainslie et al. 2023, arXiv:2305.13245); parameters have Hugging Face's names.
 
-    qk_norm: the module that normalises queries and keys, or None. gate: the module that changes the output of attention
-    before `o_proj`, or None. bias: whether the four projections have biases.
+    qk_norm: the module that normalises queries and keys, or None.
+    gate: the module that changes the output of attention before `o_proj`, or None.
+    bias: whether the four projections have biases.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class Attention(nn.Module):
         keys: Keys,
         cache: LayerCache | None = None,
     ) -> Tensor:
-        """The layer's attention, [B, T, D]; `cache` holds the keys of earlier tokens and stores the new keys.
+        """The output of attention, [B, T, D]. `cache` holds keys and values of earlier tokens and stores the new ones.
 
         With a cache, `keys` describes all tokens so far, without windows and chunks.
         """
@@ -118,7 +119,10 @@ class SquaredReLU(nn.Module):
 
 
 def mlp_of(kind: str, d_model: int, d_mlp: int, *, geglu: bool, bias: bool) -> nn.Module | None:
-    """The MLP, `gated` or `relu_squared`; None for `d_mlp` 0. Raises ValueError for other kinds or an ungated GeGLU."""
+    """The MLP of the kind `gated` or `relu_squared`; None if `d_mlp` is 0.
+
+    Raises ValueError for any other kind, and for `geglu` with a kind that is not `gated`.
+    """
     if kind not in ("gated", "relu_squared"):
         raise ValueError(f"mlp={kind} must be gated or relu_squared")
     if kind == "relu_squared" and geglu:
@@ -135,7 +139,7 @@ class Block(nn.Module):
     """Transformer layer with residuals (Touvron et al. 2023, arXiv:2302.13971); names as in Hugging Face's models.
 
     norms: the positions of the RMSNorms: `before` attention and MLP, as in Llama; `both` before and after each, as in
-    Gemma 2 to 4; `after` each, as in OLMo 2 and 3. Without an MLP the layer is the attention alone, with its norms.
+    Gemma 2 to 4; `after` each, as in OLMo 2 and 3. Without an MLP the layer consists of attention and its norms.
     """
 
     def __init__(self, attention: Attention, mlp: nn.Module | None, *, norm_eps: float, norms: str) -> None:
@@ -185,10 +189,11 @@ class LayerKind:
 
     Layers with the same `make_encoding` and the same sizes share one instance of their encoding, unless the encoding
     sets `per_layer`. If `make_qk_norm` or `make_gate` is None, the layer has no such part.
-    window: the largest number of tokens that a query sees, itself included; None for all. chunk: the number of tokens
-    in a chunk, if a query sees only its own chunk; None for all.
-    n_key_heads, head_dim: the layer's own sizes; None for the model's. theta: the base of RoPE if the encoding sets
-    none; None is 10,000. logit_scale: the factor of q . k; None is 1 / sqrt(head_dim).
+    window: the largest number of tokens that a query sees, itself included; None for all tokens.
+    chunk: the number of tokens in a chunk, if a query sees only its own chunk; None if there are no chunks.
+    n_key_heads, head_dim: the sizes of this kind of layer; None for the model's sizes.
+    theta: the base of RoPE for an encoding that sets none; None means 10,000.
+    logit_scale: the factor of q . k; None means 1 / sqrt(head_dim).
     """
 
     make_encoding: Callable[[AttentionShape], PositionalEncoding]
@@ -215,17 +220,18 @@ def order_of_layers(
 ) -> list[str]:
     """The kind of each layer: `order` repeated, except that `last`, if given, is the kind of the last layer.
 
-    Raises ValueError if a name is no kind, if a kind has no layer, or, with `whole`, if the length of the order does
-    not divide the number of layers.
+    Raises ValueError if a name is not in `kinds`, if a kind has no layer, or, with `whole`, if the number of layers is
+    not a multiple of the length of `order`.
     """
     unknown = [name for name in (*order, last) if name not in (*kinds, None)]
     if unknown or not order:
         raise ValueError(
-            f"order and last name {unknown or 'no kind'}; they must name kinds of layers: {', '.join(kinds)}"
+            f"order= and last= contain {unknown or 'no kind'}; they must contain only these kinds: {', '.join(kinds)}"
         )
     if whole and n_layers % len(order):
         raise ValueError(
-            f"order names {len(order)} layers, which does not divide n_layers={n_layers}; change one of the two"
+            f"order= has {len(order)} layers, and n_layers={n_layers} must be a multiple of this number; change one of "
+            "the two"
         )
     names = [order[layer % len(order)] for layer in range(n_layers)]
     if last is not None:
@@ -233,7 +239,7 @@ def order_of_layers(
     unused = [name for name in kinds if name not in names]
     if unused:
         raise ValueError(
-            f"none of the n_layers={n_layers} layers is of the kind {unused[0]}; order names {len(order)} layers"
+            f"none of the n_layers={n_layers} layers is of the kind {unused[0]}; order= has {len(order)} layers"
         )
     return names
 

@@ -1,4 +1,4 @@
-"""The keys and values that a decoder keeps, so that each next token costs one step.
+"""The keys and values that a decoder keeps, so that it need not compute the earlier tokens again for each next token.
 
 Shapes: B batch, T new tokens, N all tokens so far, K keys of a layer, G key heads, C head channels.
 """
@@ -20,9 +20,10 @@ from roundround.kernels.precision import wide_dtype
 
 @final
 class LayerCache:
-    """The keys and values of one layer that a later query may see, and what its encoding carries from call to call.
+    """The keys and values of one layer that later queries can see, and the tensor that the layer's encoding keeps.
 
-    window, chunk: the number of tokens in the layer's window and in its chunks, as in `LayerKind`; None for all tokens.
+    window, chunk: the number of tokens in the layer's window and in its chunks, as in `LayerKind`; None if the layer
+    has no window or no chunks.
 
     Buffers have 50% spare room, so that a new token is only copied in and memory stays linear in length.
     """
@@ -38,14 +39,17 @@ class LayerCache:
         self.k_norm: float | None = 0.0  # an upper bound of the norm of all keys together; None if unknown
 
     def first_kept(self) -> int:
-        """The first token that the next query may see; if chunks begin after padding, in any text of the batch."""
+        """The first token that the next query sees in any text of the batch.
+
+        It can differ between texts: with padding, the chunks of a text begin at the text's first token.
+        """
         if self.chunk is not None and not self.padded:  # a window within the chunk drops no keys
             return self.n_read // self.chunk * self.chunk
         reach = self.window if self.chunk is None else self.chunk
         return 0 if reach is None else max(self.first, self.n_read - reach + 1)  # dropped keys stay dropped
 
     def extend(self, k_BGTC: Tensor, v_BGTC: Tensor) -> tuple[Tensor, Tensor]:
-        """Add the new tokens; returns all kept keys and values [B, G, K, C], the new ones last."""
+        """Add the keys and values of new tokens; returns all kept keys and values [B, G, K, C], the new ones last."""
         first, n_new = self.first_kept(), k_BGTC.shape[2]
         start, end = self.start + first - self.first, self.start + self.n_read - self.first
         new = [k_BGTC, v_BGTC]
@@ -67,7 +71,7 @@ class LayerCache:
         return k_BGKC, v_BGKC
 
     def narrowed(self, keys: Keys) -> Keys:
-        """The `Keys` of the kept keys, which `extend` returned, from the `Keys` of all cached and new tokens."""
+        """The `Keys` of the keys that `extend` returned, made from `keys`, the `Keys` of all cached and new tokens."""
         kept = keys.within(None, self.chunk).since(self.first).within(self.window)
         return replace(kept, k_norm=self.k_norm)
 
@@ -87,7 +91,7 @@ class LayerCache:
 
 
 def norm_on_cpu(k_BGKC: Tensor) -> float | None:
-    """The norm of all keys together; None if they are not on a CPU: reading a number would wait for the device."""
+    """The Euclidean norm of all numbers in the keys; None if the keys are on a GPU: reading would wait for the GPU."""
     if k_BGKC.device.type != "cpu":
         return None
     return float(torch.linalg.vector_norm(k_BGKC.detach(), dtype=wide_dtype(k_BGKC.dtype)))
@@ -124,7 +128,10 @@ class Cache:
         return sum(buffer.nbytes for layer in self.layers for buffer in layer.buffers)
 
     def place(self, tokens_BT: Tensor, pos_BT: Tensor | None, valid_BT: Tensor | None) -> Tensor:
-        """Record the padding of new tokens; returns their positions [1 or B, T]: `pos_BT`, or if None the next ones."""
+        """Record the padding of the new tokens, and return the tokens' positions, [1 or B, T].
+
+        They are `pos_BT` if given; otherwise they continue the positions of the earlier tokens.
+        """
         (n_texts, n_new), device = tokens_BT.shape, tokens_BT.device
         if valid_BT is not None or self.valid_BN is not None:
             every = torch.ones(n_texts, 1, dtype=torch.bool, device=device)
@@ -156,9 +163,10 @@ class Cache:
         self.pos_BN = {own: pos if len(pos) == 1 else pos[texts.to(pos.device)] for own, pos in self.pos_BN.items()}
 
     def branch(self) -> Cache:
-        """A cache with the same tokens that can be extended separately, without copying the keys.
+        """A cache with the same tokens that can be extended separately; the keys are not copied.
 
-        Branches share the buffers, so extending a branch overwrites the tokens of earlier ones: use only the latest.
+        All branches share the buffers, so extending a branch overwrites the tokens that were added to any other branch.
+        Use only the newest branch.
         """
         own = copy(self)
         own.layers, own.pos_BN = [copy(layer) for layer in self.layers], dict(self.pos_BN)

@@ -36,12 +36,17 @@ class Decoder(nn.Module):
 
     Touvron et al. 2023, arXiv:2302.13971; Gemma Team 2024, arXiv:2403.08295.
 
-    `kinds`: the kinds of the layers, repeated if there are more layers. `train_length`: the training context in tokens.
-    `head_dim` None is d_model / n_heads. `d_mlp` 0 leaves the MLPs out: h <- h + attention(norm(h)) is then a whole
-    layer. `mlp` is `gated` or `relu_squared`. `norms`: the positions of a layer's norms, see `Block`. `attention_bias`:
-    whether the four projections have biases. `other_biases`: whether the MLPs and an untied output matrix have biases.
-    `embedding_norm`: whether an RMSNorm follows the embeddings. `logit_cap`: the c in logits c z / sqrt(z^2 + c^2), or
-    None for logits z. `zero_init`: see `initialise`.
+    kinds: the kinds of the layers, repeated if there are more layers than kinds.
+    train_length: the length of the training context in tokens.
+    head_dim: the number of channels of a head; None means d_model / n_heads.
+    d_mlp: the width of the MLPs; 0 leaves them out, so that a whole layer is h <- h + attention(norm(h)).
+    mlp: the kind of the MLPs, `gated` or `relu_squared`.
+    norms: the positions of a layer's norms, see `Block`.
+    attention_bias: whether the four projections of attention have biases.
+    other_biases: whether the MLPs and an untied output matrix have biases.
+    embedding_norm: whether an RMSNorm follows the embeddings.
+    logit_cap: the number c, if the logits are c z / sqrt(z^2 + c^2) instead of z; None for z.
+    zero_init: see `initialise`.
     """
 
     is_patched = False  # whether a `Patch` has replaced a normaliser or an encoding
@@ -72,7 +77,7 @@ class Decoder(nn.Module):
         zero_init: bool = False,
         shard_layer: Callable[[Block], object] | None = None,
     ) -> None:
-        """`shard_layer` gets each layer when it is made, and may reduce it to this process's share of parameters."""
+        """`shard_layer` is called with each new layer, and can reduce it to this process's share of its parameters."""
         super().__init__()
         if logit_cap is not None and not logit_cap > 0:
             raise ValueError(f"logit_cap={logit_cap} must be above 0, or null for no cap")
@@ -109,7 +114,7 @@ class Decoder(nn.Module):
 
     @property
     def encoding(self) -> PositionalEncoding:
-        """The encoding that all layers share, or the first layer's."""
+        """The encoding that all layers share; if they share none, the first layer's encoding."""
         return self.all_encodings[0]
 
     @property
@@ -141,7 +146,7 @@ class Decoder(nn.Module):
         return min((limit for limit in limits if limit is not None), default=None)
 
     def facts(self) -> dict[str, int | str]:
-        """The facts that the encodings report; if layers differ, the least and the largest value."""
+        """The facts that the encodings report; for a fact that differs between layers, its least and largest value."""
         by_layer = [encoding.facts() for encoding in self.all_encodings]
         found: dict[str, int | str] = {}
         for name in dict.fromkeys(name for facts in by_layer for name in facts):
@@ -197,7 +202,7 @@ class Decoder(nn.Module):
 
         `valid_BT` is False for padding, which no token sees and which is not counted. `ends_BT` is True at the last
         token of a document: documents do not see each other, and positions begin at 0 in each. `ends_BT` excludes
-        `pos_BT` and `valid_BT`. `cache` (`empty_cache`) holds the tokens before these; the call adds these.
+        `pos_BT` and `valid_BT`. `cache` (from `empty_cache`) holds the earlier tokens; the call adds `tokens_BT` to it.
         """
         encodings = self.all_encodings
         if cache is not None:
@@ -247,9 +252,8 @@ class Decoder(nn.Module):
             own = type(encoding)
             if own.prepare_layer is not base.prepare_layer and own.continued is base.continued:
                 raise ValueError(
-                    f"{own.__name__} reads the input of a layer in prepare_layer, so a cache needs its method "
-                    "`continued`, which says what to keep of that input; it has none, so it cannot be used with a "
-                    "cache"
+                    f"{own.__name__} cannot be used with a cache: its method prepare_layer reads the input of a layer, "
+                    "and it has no method `continued` that returns the part of this input to keep"
                 )
         layers = []
         for softmax, kind in zip(self.normalisers, self.kinds, strict=True):
@@ -265,7 +269,7 @@ class Decoder(nn.Module):
         valid_BT: Tensor | None,
         ends_BT: Tensor | None,
     ) -> list[Keys]:
-        """For each encoding, the positions of the tokens and which token sees which, without windows and chunks."""
+        """For each encoding, the `Keys`: the tokens' positions and visibility; windows and chunks are not included."""
         made: dict[int | None, Keys] = {}
         for own in self.leaders:
             encoding = self.all_encodings[own]
@@ -295,7 +299,7 @@ class Decoder(nn.Module):
         return torch.cat(losses).view_as(targets_BT)
 
     def marked(self, tokens_BT: Tensor, targets_BT: Tensor, scored_BT: Tensor, step: Any) -> tuple[Tensor, Tensor]:
-        """For each scored target the loss in nats, and whether it has the largest logit; 0 and False elsewhere."""
+        """For each scored target, its loss in nats, and whether its logit is the largest; elsewhere 0 and False."""
         n_rows = max(1, LOGITS_AT_ONCE // 8 // self.embed_tokens.num_embeddings)
         x_SD, nats, right = self.hidden(tokens_BT, step=step)[scored_BT], [], []
         for x_RD, targets_R in zip(torch.split(x_SD, n_rows), torch.split(targets_BT[scored_BT], n_rows), strict=True):
@@ -308,9 +312,9 @@ class Decoder(nn.Module):
     def initialise(self, initializer_range: float, generator: torch.Generator) -> None:
         """Normal weights; the matrices that write to the residual stream are smaller by sqrt(2 n_layers), as in GPT-2.
 
-        With `zero_init`, as in modded-nanogpt, those matrices, the output matrix and all biases begin at 0. Embeddings
-        then have a standard deviation of 1, other matrices one of sqrt(0.33 / columns), and `initializer_range` is not
-        read. Encodings and normalisers have already initialised their own parameters.
+        With `zero_init`, as in modded-nanogpt, those matrices, the output matrix and all biases begin at 0, and
+        `initializer_range` is not used: embeddings have a standard deviation of 1, other matrices a standard deviation
+        of sqrt(0.33 / columns). Encodings and normalisers have already initialised their own parameters.
         """
         for name, module in self.named_modules():
             if isinstance(module, nn.Linear | nn.Embedding) and not belongs_to_a_variant(name):
@@ -330,7 +334,7 @@ def encodings_of(
 ) -> tuple[list[PositionalEncoding], list[int], list[int]]:
     """All encodings; the index of each layer's encoding; and the index of each encoding's leader.
 
-    The leader is the first encoding of the same kind. If each layer has its own instance, the leader alone gives the
+    The leader is the first encoding of the same kind. If each layer has its own instance, only the leader gives the
     positions and changes the embeddings. Raises ValueError if encodings of different kinds draw positions.
     """
     made: list[PositionalEncoding] = []
@@ -357,7 +361,7 @@ def keys_of(
     valid_BT: Tensor | None,
     ends_BT: Tensor | None,
 ) -> Keys:
-    """The tokens' positions for an encoding, and which token sees which; the arguments are as in `Decoder.hidden`."""
+    """The `Keys` for an encoding: the tokens' positions and visibility. The arguments are as in `Decoder.hidden`."""
     if ends_BT is not None:
         if pos_BT is not None or valid_BT is not None:
             raise ValueError(
@@ -385,13 +389,13 @@ def n_parameters(decoder: Decoder) -> int:
 
 
 def is_sharded(parameter: Tensor) -> bool:
-    """Whether `fully_shard` has sharded the parameter; it is then a DTensor, whose import takes a second."""
+    """Whether `fully_shard` has sharded the parameter; found without importing DTensor, which takes a second."""
     return type(parameter) not in (Tensor, nn.Parameter)
 
 
 @torch.no_grad()
 def fill(parameter: Tensor, whole: Any) -> None:
-    """Copy `whole`, a tensor or a slice of a file, into a parameter; into a sharded one only this process's rows.
+    """Copy `whole`, a tensor or a slice of a file, into a parameter. A sharded parameter gets only its process's rows.
 
     Each rank holds a block of ceil(n / ranks) of the n rows; the last ranks hold fewer or none.
     """

@@ -34,7 +34,7 @@ class OutputGate(FinalVariants, nn.Module):
         self.shape = shape
 
     def forward(self, out_BHTC: Tensor, x_BTD: Tensor, v_BGTC: Tensor) -> Tensor:
-        """The output of attention, [B, H, T, C], given the layer's normed input and its values."""
+        """The changed output, [B, H, T, C]. `x_BTD` is the normed input of the layer, and `v_BGTC` are its values."""
         raise NotImplementedError
 
 

@@ -1,8 +1,8 @@
 """How well a model predicts text and answers examples: the loss in nats by position, and the number of right answers.
 
 Under greedy decoding an answer is fully right if and only if each of its tokens has the largest logit given the right
-tokens before it. So one forward pass of the whole example decides. If positions are drawn, an example counts as the
-mean over its draws; each draw is scored as greedy decoding at the positions drawn for the whole example.
+tokens before it. So one forward pass over the whole example decides. If positions are drawn, an example's scores are
+means over its draws; in each draw the example is scored as by greedy decoding at the drawn positions.
 
 Shapes: B windows, texts or examples, T targets, N some targets, S scored targets, D model width, V vocabulary.
 
@@ -45,7 +45,7 @@ class Share:
         return self.windows[self.among_all(rows)]
 
     def among_all(self, rows: slice) -> slice:
-        """These rows of the share, as rows of all windows."""
+        """The slice of all windows that selects the windows `rows` of this share."""
         start, stop, _ = rows.indices(len(self))
         return slice(self.first + start * self.n, self.first + stop * self.n, self.n)
 
@@ -65,7 +65,8 @@ def perplexity(token_loss: float) -> float:
 class PositionLoss:
     """Summed loss in nats and number of targets at each position, float64.
 
-    joint_sum, n_joints: the summed loss at joints (targets that join documents) and their number, if kept separately.
+    A joint is the token between two documents. joint_sum, n_joints: the summed loss of the joints and the number of
+    joints. If joints are counted separately, they are not among the targets.
     """
 
     def __init__(self, n_positions: int) -> None:
@@ -74,7 +75,7 @@ class PositionLoss:
         self.joint_sum, self.n_joints = 0.0, 0
 
     def add(self, loss_BT: Tensor, target_BT: Tensor | None = None, joint_BT: Tensor | None = None) -> None:
-        """Add the losses of a batch. target_BT: False where there is no target. joint_BT: True at a joint."""
+        """Add the losses of a batch. target_BT: True at the tokens to score. joint_BT: True at the joints."""
         loss_BT, n = loss_BT.cpu().double(), loss_BT.shape[1]
         target_BT = torch.ones_like(loss_BT, dtype=torch.bool) if target_BT is None else target_BT.cpu()
         if joint_BT is not None:
@@ -103,37 +104,38 @@ class PositionLoss:
         return self.n_targets + self.n_joints
 
     def token_loss(self, first: int = 0, last: int | None = None) -> float:
-        """Mean loss in nats of the targets at the positions first..last; NaN where there is none."""
+        """Mean loss in nats of the targets at the positions [first, last); NaN if there is no target."""
         return float(self.sum_T[first:last].sum() / self.count_T[first:last].sum())
 
     def perplexity(self, first: int = 0, last: int | None = None) -> float:
-        """exp of `token_loss`; inf where that is beyond a float's range."""
+        """exp of `token_loss`; inf if the result exceeds the range of a float."""
         return perplexity(self.token_loss(first, last))
 
     def perplexity_with_joints(self) -> float:
-        """The perplexity of targets and joints alike; inf where that is beyond a float's range."""
+        """The perplexity over targets and joints together; inf if it exceeds the range of a float."""
         return perplexity(float((self.sum_T.sum() + self.joint_sum) / self.n_scored))
 
     def share_at_joints(self) -> float:
-        """The joints' share of the whole loss."""
+        """The summed loss of the joints, divided by the summed loss of targets and joints."""
         return self.joint_sum / (float(self.sum_T.sum()) + self.joint_sum)
 
     @property
     def by_position(self) -> list[float | None]:
-        """Mean loss in nats of the targets at each position; None where there is none."""
+        """Mean loss in nats of the targets at each position; None at a position without targets."""
         pairs = zip(self.sum_T.tolist(), self.count_T.tolist(), strict=True)
         return [total / count if count else None for total, count in pairs]
 
 
 def n_targets(loss: PositionLoss, first: int = 0, last: int | None = None) -> int:
-    """Number of targets at the positions first..last."""
+    """Number of targets at the positions [first, last)."""
     return int(loss.count_T[first:last].sum())
 
 
 def bins(loss: PositionLoss, first: int = 64) -> list[tuple[int, int]]:
     """Ranges [a, b) of positions, whose ends double from `first` up to the length: (0, 64), (64, 128), (128, 256), ...
 
-    Each range is merged with the next ones until it has FEWEST targets; targets that remain go to the last range.
+    A range with fewer than FEWEST targets is merged with the next ranges until it has FEWEST. If too few targets remain
+    at the end, they go to the range before.
     """
     longest = len(loss.sum_T)
     ends, found = [min(first, longest)], list[tuple[int, int]]()
@@ -162,10 +164,12 @@ def score(
 ) -> PositionLoss:
     """Score windows [N, T + 1] of token ids (T inputs and, shifted by one, T targets), `batch` windows at a time.
 
-    `model(tokens_BT, targets_BT=...)` gives the loss in nats of each target, as `Decoder` does. scored: a function of
-    rows of `windows` that is True at the targets that count, [n, T] (None: all). joints: the same, True at the targets
-    that join documents; their losses are summed separately (None: with all others). separator: the token that ends a
-    document, for a `Decoder` in which documents do not see each other (None: they do).
+    `model(tokens_BT, targets_BT=...)` gives the loss in nats of each target, as `Decoder` does.
+    scored: a function from a slice of rows of `windows` to a mask [n, T], True at the targets to score; None for all.
+    joints: a function from such a slice to a mask [n, T], True at the targets that are tokens between two documents;
+    the losses of these targets are summed separately. None sums the losses of all targets together.
+    separator: the token that ends a document, for a `Decoder` in which documents do not see each other; None if they
+    see each other.
     """
     was_training = model.training
     model.eval()
@@ -190,10 +194,11 @@ Batch = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]  # tokens, targets, scored
 
 
 class AnswerScores:
-    """Sums over examples, [len(COUNTED)], float64, which add up over batches and processes.
+    """Sums over examples, [len(COUNTED)], float64. The sums of batches and of processes can be added.
 
-    An example that was drawn several times is one observation with that weight. For written answers, `targets` counts
-    the references of an example, `hits` counts the references that were found, and `exact` says whether all were found.
+    An example that was drawn n times is one observation with the weight n. For written answers, `targets` is the number
+    of references of an example, `hits` is the number of references found in the answer, and `exact` is 1 if all were
+    found.
     """
 
     def __init__(self, sums: Tensor | None = None, *, written: bool = False) -> None:
@@ -201,7 +206,10 @@ class AnswerScores:
         self.sums = torch.zeros(len(COUNTED), dtype=torch.float64) if sums is None else sums.cpu().double()
 
     def add(self, times_B: Tensor, **of_each: Tensor) -> None:
-        """Add distinct examples: how often each was drawn, and its values of COUNTED from `exact` to `nats`, [B]."""
+        """Add distinct examples. times_B: the number of times that each example was drawn.
+
+        of_each: the values of each example, [B], for the names in COUNTED from `exact` to `nats`.
+        """
         w = times_B.cpu().double()
         sums = {name: w * value_B.cpu().double() for name, value_B in of_each.items()}
         hits, targets = sums["hits"], sums["targets"]
@@ -223,8 +231,9 @@ class AnswerScores:
     def values(self) -> dict[str, float]:
         """The share of scored targets and of whole examples that are right, and the loss in nats per scored target.
 
-        `output_match` is the share of right outputs among the examples with an output, given the right tokens before
-        it. For written answers: the share of examples with all references found, and the share of references found.
+        `output_match` is the share of examples with a right output among the examples that have an output; the output
+        is computed from the right tokens before it. For written answers the values are the share of examples with all
+        references found (`exact_match`), and the share of references found (`string_match`).
         """
         if self.written:
             shares = {"exact_match": self["exact"] / self["examples"]}
@@ -241,15 +250,15 @@ class Answering(Protocol):
     """A model that answers under teacher forcing, such as `Decoder`."""
 
     def draws(self, tokens_BT: Tensor) -> Sequence[Any]:
-        """The draws of positions over which the answers are averaged, as `Decoder.draws`."""
+        """The draws of positions over which the scores are averaged, as in `Decoder.draws`."""
 
     def marked(self, tokens_BT: Tensor, targets_BT: Tensor, scored_BT: Tensor, step: Any) -> tuple[Tensor, Tensor]:
-        """For each scored target the loss in nats, and whether it has the largest logit; 0 and False elsewhere."""
+        """For each scored target, its loss in nats, and whether its logit is the largest; elsewhere 0 and False."""
 
 
 @torch.no_grad()
 def score_answers(model: Answering, batches: Iterable[Batch], *, device: torch.device) -> AnswerScores:
-    """Scores of the model's answers to examples, with the right tokens before each target."""
+    """Scores of the model's answers to examples; each target is predicted from the right tokens before it."""
     scores, module = AnswerScores(), model if isinstance(model, Decoder) else nn.Module()
     was_training = module.training
     module.eval()

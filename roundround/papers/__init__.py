@@ -1,6 +1,7 @@
-"""The two papers: their statements as checks; their figures and tables, made again; max retrieval.
+"""The two papers: checks of their statements, code that makes their figures and tables again, and max retrieval.
 
-This module holds only the names of statements and figures, so that completion by TAB imports nothing else.
+This module holds only the names of statements and figures, so that completion by TAB imports nothing else. Max
+retrieval is the task of the softmax paper (`max_retrieval`).
 
 Tested by tests/papers/test_claims.py.
 """

@@ -1,4 +1,4 @@
-"""Statements and figures of the papers as checks: the numbers, the rule that judges them, and the file of results.
+"""Checks of the papers' statements and figures: the numbers, the rule that judges them, and the file of results.
 
 `roundround reproduce` writes the file of results to its run directory; a copy is in docs/results/reproduction.
 
@@ -36,9 +36,11 @@ HOLDS, FAILS = "holds", "FAILS"  # the verdicts on a statement
 class CheckedNumber:
     """A number that a check computed, and the interval in which it must lie, ends included.
 
-    low, high: the ends of the interval; infinite where it has no end. published: the number in the paper, or None if
-    the paper prints none. error: half of the 95 % interval of the number's difference from the published one; infinite
-    if unknown. signed: whether the number is an effect, so that its sign is a direction and 0 means no effect.
+    low, high: the ends of the interval; infinite if the interval has no end on that side.
+    published: the number in the paper, or None if the paper prints none.
+    error: half the width of the 95 % interval of the difference between our number and the published one; infinite if
+    unknown.
+    signed: whether the number is an effect, so that its sign is a direction and 0 means no effect.
     """
 
     what: str
@@ -55,7 +57,7 @@ class CheckedNumber:
 
     @property
     def verdict(self) -> str:
-        """The verdict according to RULE. NaN differs: any other verdict would hide an error."""
+        """The verdict according to RULE. A number that is NaN gets DIFFERS: any other verdict would hide an error."""
         if not self.is_judged:
             return SHOWN
         low, high = self.ours - self.error, self.ours + self.error
@@ -117,10 +119,12 @@ def shown(what: str, ours: float, published: float | None = None, error: float =
 class Finding:
     """The result of checking a statement, or of making a figure again.
 
-    panels: the drawings by title, in the paper's layout. remark: an explanation, such as why a number differs or what
-    the paper leaves open. ours: one or two main numbers of the new figure, as text. untested: the reason why the
-    numbers are not judged; "" if they are. drawn: whether the paper's figure is a sketch or a listing, which is only
-    drawn again from its own formula.
+    panels: the drawings by title, in the paper's layout.
+    remark: an explanation, such as the reason why a number differs, or a detail that the paper leaves open.
+    ours: one or two main numbers of the new figure, as text.
+    untested: the reason why the numbers are not judged; "" if they are judged.
+    drawn: True if the paper's figure is a sketch or a listing, so that nothing is measured: it is drawn again from its
+    own formula.
     """
 
     comparisons: Sequence[CheckedNumber] = ()
@@ -145,7 +149,7 @@ class Finding:
 
     @property
     def closest(self) -> CheckedNumber:
-        """The number that is nearest to failing, or fails most."""
+        """The number with the smallest margin: the nearest to failing, or if some fail, the one that fails most."""
         return min(self.comparisons, key=lambda c: np.nan_to_num(c.margin, nan=-math.inf))
 
 
@@ -186,12 +190,15 @@ class Subject:
 class Figure:
     """A figure or table of the papers, and how to make it again.
 
-    shows: a description of the figure. published: one or two main numbers of the paper, as text. measure: the function
-    that makes the figure by running other verbs, or None if the figure cannot be made; it also takes a Subject if
-    `model` is given. command: the command that does the work; "" if `measure` calls functions directly. minutes: the
-    time on two CPU cores, for a figure without `model`. model: the name in `model=` of the pretrained model that the
-    figure shows, or None. needs: the missing requirement, other than the model; "" if nothing is missing. trains:
-    whether models are trained for the figure, on the text that `data=` names.
+    shows: a description of the figure.
+    published: one or two main numbers of the paper, as text.
+    measure: the function that makes the figure by running other verbs, or None if the figure cannot be made. Its
+    arguments are a RunVerb and, if `model` is given, a Subject.
+    command: the command that does the work; "" if `measure` calls functions directly.
+    minutes: the time on two CPU cores, for a figure without `model`.
+    model: the pretrained model that the figure shows, by its name in `model=`; None if it shows no pretrained model.
+    needs: a requirement that `roundround` cannot meet, such as a fine-tuned model; "" if there is none.
+    trains: whether models are trained for the figure, on the text that `data=` names.
     """
 
     shows: str
@@ -204,7 +211,7 @@ class Figure:
     trains: bool = False
 
     def make(self, run: RunVerb, subject: Subject | None) -> Finding:
-        """Make the figure again. subject: the model to use, if `model` is not None.
+        """Make the figure again. subject: the model to use, if the figure shows a pretrained model.
 
         If the subject is not the paper's own model, the numbers are shown and not judged.
         """
@@ -262,9 +269,10 @@ UNKNOWN = {"ours": math.nan, "low": -math.inf, "high": math.inf, "error": math.i
 class Entry:
     """The result of making a figure, as `outcomes.json` keeps it.
 
-    model: the name of the pretrained model that was used, or None. figure: the name of the drawing in the folder
-    `figures` of the run directory, or None. runs: the runs that were reused or started for the figure (`Made`).
-    seconds: the time that the figure took, without the reused runs.
+    model: the name of the pretrained model that was used, or None.
+    figure: the name of the picture in the folder `figures` of the run directory, or None.
+    runs: the runs that were reused or started for the figure (`Made`).
+    seconds: the time that the figure took; the time of reused runs is not included.
     """
 
     name: str
@@ -313,8 +321,8 @@ def newest_entries(outputs: str) -> dict[str, tuple[Entry, Path]]:
 def newest_of(entries: Iterable[tuple[Entry, Path]]) -> dict[str, tuple[Entry, Path]]:
     """For every figure, its newest entry, and the folder of the entry's picture.
 
-    An entry made with the paper's own model is preferred to one made with another model. An entry with the verdict
-    NOT_RUN replaces no other.
+    Entries made with the paper's own model are preferred to entries made with another model. An entry with the verdict
+    NOT_RUN is used only if the figure has no other entry.
     """
     ranked = sorted(entries, key=lambda e: (e[0].verdict != NOT_RUN, e[0].is_the_papers, time_of(e[0].ended)))
     return {entry.name: (entry, figures) for entry, figures in ranked}

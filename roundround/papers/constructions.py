@@ -1,7 +1,7 @@
-"""The inputs of the statements' checks: vectors and rows as the papers build them, and trained models' attention calls.
+"""Inputs for the checks of the statements: vectors and rows as the papers build them, and calls of trained models.
 
-The vectors go through this program's rotation and softmax, but keys are made by the paper's formula: a check with the
-same code on both sides would not notice a rotation in the wrong direction, or of the wrong pairs.
+The checks send the vectors through this program's rotation and softmax. They make keys by the paper's formula, because
+a check with the same code on both sides would not notice a rotation of the wrong pairs or in the wrong direction.
 Shapes: N positions, B batch, T tokens, H heads, R rows, K keys, C head channels, P pairs.
 
 Tested by tests/papers/test_claims.py and tests/hf/test_gemma3_heads.py.
@@ -67,7 +67,10 @@ def logits(q_C: Tensor, k_C: Tensor, distances_N: Tensor, frequencies_P: Tensor)
 
 
 def aligned(distances_N: Tensor, frequencies_P: Tensor) -> Tensor:
-    """The logit of a key equal to the query, with pairs of equal norm, divided by the logit at distance 0: [N]."""
+    """The logits of a query and an equal key at these distances, divided by the logit at distance 0: [N].
+
+    All pairs of the query's channels have the same norm.
+    """
     unit_C = torch.cat([torch.ones_like(frequencies_P), torch.zeros_like(frequencies_P)])
     unit_C = unit_C / math.sqrt(len(frequencies_P))
     return torch.cat([logits(unit_C, unit_C, some, frequencies_P) for some in torch.split(distances_N, 4096)])
@@ -120,9 +123,9 @@ def weights_at(temperature: float, logits_RK: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Call:
-    """One layer's call of attention: rotated queries and keys, both for every head, and how they are used.
+    """One layer's call of attention: its rotated queries and keys, both with one row of vectors for each query head.
 
-    scale: the factor on q . k. window: the largest number of keys that a query sees, including its own; None for all.
+    scale: the factor of q . k. window: the largest number of keys that a query sees, including its own; None for all.
     """
 
     q_BHTC: Tensor
@@ -148,8 +151,8 @@ def calls(probed: ProbedModel, rows: Sequence[tuple[Sequence[int], int]]) -> lis
 def before_rotation(probed: ProbedModel, tokens: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
     """Queries and keys of every layer before they are rotated, [H, T, C] each.
 
-    Position 0 does not rotate, and a shift of all positions changes no layer's input. So each token has a row of its
-    own, which is shifted so that this token is at position 0.
+    The tokens are computed once for each token, with all positions shifted so that this token is at position 0. RoPE
+    does not rotate a vector at position 0, and shifting all positions changes no layer's input.
     """
     at_zero = torch.arange(len(tokens))
     rows = [(tokens, -place) for place in range(len(tokens))]

@@ -197,7 +197,9 @@ def test_a_task_takes_its_symbols_alone(roundround: Callable[..., Done]) -> None
 def test_an_encoding_that_cannot_be_cached_is_refused(here: Path, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RoPE, "prepare_layer", lambda *args: args[2], raising=False)
     done = typed("generate", f"run={run}", "prompt=The fox")
-    assert_refused(done, "cannot write: RoPE reads the input of a layer in prepare_layer")
+    assert_refused(
+        done, "cannot write: RoPE cannot be used with a cache: its method prepare_layer reads the input of a layer"
+    )
 
 
 def test_a_prompt_that_spells_the_first_token_has_it_once(tmp_path: Path) -> None:

@@ -52,9 +52,12 @@ def test_the_order_repeats_and_the_last_layer_may_be_fixed() -> None:
     assert order_of_layers(kinds, ["a", "a", "b"], 7, last=None, whole=False) == list("aabaaba")
     assert order_of_layers(kinds, ["a", "a", "b"], 7, last="b", whole=False) == list("aabaabb")
     for wrong, message in (
-        ({"order": ["a", "c"]}, r"order and last name \['c'\]; they must name kinds of layers: a, b"),
-        ({"order": []}, "order and last name no kind"),
-        ({"order": ["a", "a", "b"], "whole": True}, "order names 3 layers, which does not divide n_layers=7"),
+        ({"order": ["a", "c"]}, r"order= and last= contain \['c'\]; they must contain only these kinds: a, b"),
+        ({"order": []}, "order= and last= contain no kind"),
+        (
+            {"order": ["a", "a", "b"], "whole": True},
+            "order= has 3 layers, and n_layers=7 must be a multiple of this number",
+        ),
         ({"order": ["a"]}, "none of the n_layers=7 layers is of the kind b"),
         ({"order": ["a"] * 9 + ["b"]}, "none of the n_layers=7 layers is of the kind b"),
     ):
@@ -145,9 +148,9 @@ WRONG = [
     ("pattern=local_global pe.theta=500 pattern.global.theta=300", "pattern.global.theta=300, but its encoding has"),
     (
         "pattern=gemma4 pattern.order=[local,globl]",
-        "order and last name ['globl']; they must name kinds of layers: local, global",
+        "order= and last= contain ['globl']; they must contain only these kinds: local, global",
     ),
-    ("pattern=gemma3", "none of the n_layers=4 layers is of the kind global; order names 6 layers"),
+    ("pattern=gemma3", "none of the n_layers=4 layers is of the kind global; order= has 6 layers"),
     ("pattern=gemma4 pe=nope", "pe= is read by no layer: every kind of pattern=gemma4 names its own; give pe@pattern"),
     ("pattern=gemma4 pattern.local.pe=rope", "pe=rope is the name of an option; give pe@pattern.local.pe=rope"),
     ("pattern=gemma4 pattern.local=3", "pattern.local must give a kind of layer by its parts"),
