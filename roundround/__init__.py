@@ -1,4 +1,4 @@
-"""roundround: where attention looks (positional encodings) and how sharply (the softmax).
+"""roundround: which tokens get attention (positional encodings) and how sharply it is focused (the softmax).
 
 `import roundround as rr` gives the names of `roundround/api.py`. Each function imports its modules when it is called,
 so torch is not imported before the first call that needs it.

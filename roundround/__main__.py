@@ -1,6 +1,6 @@
-"""Where a process begins: `python -m roundround` and `roundround` are the same.
+"""The first module of a process, for `python -m roundround` and for `roundround`, which do the same.
 
-Signals first, before anything slow is imported; then the streams; then the verbs.
+It installs the signal handlers before it imports anything slow. Then it opens the streams and runs the typed command.
 
 Tested by tests/command_line/test_interruption.py and tests/command_line/test_command_line.py.
 """

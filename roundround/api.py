@@ -77,8 +77,8 @@ def attention(model: nn.Module, tokenizer: Any, text: str) -> AttentionWeights:
 
     Returns `AttentionWeights`, on the CPU and in at least float32: `weights[layer]` is [H, Q, K], and
     `weights[layer][head]` is [Q, K], with 0 where the query does not see the key. `weights.words` has the tokens as
-    text. Rows sum to 1, except for normalisers that leave weight out (sigmoid, sinks). Memory is L x H x T x T numbers.
-    Raises UserError for a text that the tokenizer cannot read, or weights that do not fit into memory.
+    text. Each row sums to 1, unless the normaliser permits other sums (sigmoid, sinks). The weights are L x H x T x T
+    numbers. Raises UserError if the tokenizer cannot read the text, or if the weights do not fit into memory.
 
         weights = rr.attention(model, tokenizer, "Once upon a time")
         weights[0][3]  # layer 0, head 3
@@ -147,10 +147,10 @@ def evaluate(
     `rr.run(run).choices["data"]`; if it was trained on your own files, give a list of their texts. length: the context
     lengths in tokens; the targets are the same at each length. stride: the number of tokens between the beginnings of
     windows that overlap; None for windows that do not overlap. bos: whether a Hugging Face model's first token is put
-    before every window: auto (if that lowers the loss), True or False. max_tokens: the largest number of targets to
-    score. separate_documents: whether documents are kept from seeing each other (give True if the run was trained so);
-    None for the corpus's setting. dispersion: whether entropy (nats), largest weight and logit spread of every head are
-    measured too. batch_tokens: the number of tokens in a batch.
+    before every window: True, False, or auto (only if the token lowers the loss). max_tokens: the largest number of
+    targets to score. separate_documents: whether tokens attend only within their document (give True if the run was
+    trained so); None for the corpus's setting. dispersion: whether to measure the entropy (nats), the largest weight
+    and the logit spread of every head too. batch_tokens: the number of tokens in a batch.
 
     Returns a row for each number, with the fields of `results.json`: metric (perplexity, nats_per_token, ...), length
     and value, and `first_position` and `last_position` for the loss by position. Raises UserError if `data` is a task,
@@ -191,10 +191,10 @@ def probe(
 ) -> Probe:
     """Measure how a decoder uses the frequencies of its RoPE, in one pass over `texts`.
 
-    model, tokenizer: as in `attention`. rows: whether rows of attention are sampled too, for labels, logits by
-    frequency, largest weight and logit spread. entropy: whether the entropy of every row is measured too, which takes a
-    second pass of attention. batch_tokens: the number of tokens in a batch. Memory depends on `batch_tokens` and the
-    longest text, not on the number of texts.
+    model, tokenizer: as in `attention`. rows: whether to sample rows of attention weights too; labels, logits by
+    frequency, largest weights and logit spreads need these rows. entropy: whether to measure the entropy of every row
+    too; this takes a second pass of attention. batch_tokens: the number of tokens in a batch. Memory depends on
+    `batch_tokens` and the longest text, not on the number of texts.
 
     Returns a `Probe`: `probe.arrays()["query_norm"]` is [L, H, P], the mean norm of the queries in each channel pair,
     fastest pair first; `probe.labels()` gives every head its label. Raises UserError for a model that has no RoPE, has
@@ -207,7 +207,7 @@ def probe(
     from roundround.probing.probe import observe
 
     if isinstance(texts, str):
-        raise UserError("texts is one text, and rr.probe takes a list of them: give [text]")
+        raise UserError("texts is a single text, and rr.probe takes a list of texts: give [text]")
     with given_to_probe(model, tokenizer) as probed:
         tokens = [probed.tokens(text) for text in texts]
         check_known([token for text in tokens for token in text], probed.unknown_token, "the texts")
@@ -223,18 +223,19 @@ def patch(
     """Put another normaliser or encoding into a loaded model, in place.
 
     model: a model from `load`, which takes any normaliser and encoding, or a Hugging Face decoder, which takes any
-    normaliser and other kinds of RoPE. softmax, pe: the name of an option (`roundround list softmax`), or a function
-    from an AttentionShape to the module. The function may return a different encoding for each layer. An encoding
-    without `theta` keeps the base that the model uses in the same layer. numbers: new values for keys of the named
-    options, such as `temperature=0.5, p=0.25`; each goes to the option that has this key. Returns a `Patch`: call its
-    `remove()`, or use it in a `with` block, at whose end it is removed:
+    normaliser and, as encodings, the kinds of RoPE. softmax, pe: the name of an option (`roundround list softmax`), or
+    a function from an AttentionShape to the module. The function is called for each layer, and the encodings of layers
+    can differ. If no `theta` is given, the encoding keeps the base that the model uses in the same layer. numbers: new
+    values for keys of the named options, such as `temperature=0.5, p=0.25`; each value goes to the option that has the
+    key. Returns a `Patch`: call its `remove()`, or use it in a `with` block, which removes it at the end:
 
         with rr.patch(model, softmax="adaptive_temperature"):
             model.generate(...)
 
-    Generation with a cache works, and `output_attentions=True` gives the weights of the normaliser. Learned parameters
-    start as the yaml says and join `model.parameters()`. Raises UserError if the model is patched already, or if the
-    model and the option cannot be combined, such as a model with a soft cap and another normaliser.
+    Generation with a cache works, and `output_attentions=True` gives the weights of the new normaliser. The learned
+    parameters of the new modules start at the values in the option's yaml and are in `model.parameters()`. Raises
+    UserError if the model is patched already, or if the model and the option cannot be combined: a model with a soft
+    cap, for example, takes no other normaliser.
     """
     import torch
 
@@ -258,11 +259,11 @@ def patch(
 @final
 @dataclass(frozen=True, repr=False)
 class Run(PastRun):
-    """A run directory, as `rr.train` and `rr.run` return it; functions that take a run's path accept it too.
+    """A run directory, as `rr.train` and `rr.run` return it. Functions that take the path of a run also accept a `Run`.
 
-    directory: the path of the run. manifest: the content of run.json, from which come `status` (done, running,
-    interrupted, failed, died), `settings` (every value of the run's config by its dotted name), `choices`, `seconds`
-    and `tokens_per_second`.
+    directory: the path of the run. manifest: the content of run.json. These attributes are computed from the manifest:
+    `status` (done, running, interrupted, failed, died), `settings` (every value of the run's config by its dotted
+    name), `choices`, `seconds` and `tokens_per_second`.
     """
 
     def __fspath__(self) -> str:
@@ -280,7 +281,7 @@ class Run(PastRun):
 def run(path: str | os.PathLike[str] = "last", *, outputs: str = "outputs") -> Run:
     """One past run of any verb. path: the run's directory, `last`, or `last~3` for the third run before the last one.
 
-    outputs: the folder in which `last` is searched for. Raises UserError if the path is not a run, or holds several.
+    outputs: the folder in which `last` is searched for. Raises UserError if the path is not a run or contains several.
 
         rr.run("last").data_frame()
     """
@@ -300,8 +301,8 @@ def runs(
 
     paths: run directories, sweeps, folders, patterns, `last`. where: filters, such as {"verb": "train", "pe":
     "rope,nope", "seed": 1, "since": "2d"}. limit: the largest number of runs; None for all. Returns a row for each run:
-    run (its directory, for `rr.run`), verb, overrides, status, started, seconds, and its headline numbers. Warns if a
-    run cannot be read. Raises UserError for a filter on a setting that no run has.
+    run (the directory, which `rr.run` accepts), verb, overrides, status, started, seconds, and the most informative
+    numbers of the run. Warns if a run cannot be read. Raises UserError for a filter on a setting that no run has.
 
         rr.runs(where={"verb": "train"})[["run", "overrides", "perplexity"]]
     """
@@ -327,8 +328,8 @@ def train(*words: str) -> Run:
     words: the words after `roundround train`, each a separate str: "pe=p_rope", "trainer.max_steps=50", "resume=DIR",
     "--config-dir=mine". The lines that the command prints go to standard error.
     An interruption (Ctrl-C, the stop button) saves the run, as in a terminal, and raises KeyboardInterrupt with the
-    words that resume the run. Raises UserError, with the command's line, if the command is refused, and RuntimeError if
-    it fails.
+    words that resume the run. Raises UserError if the command is refused, and RuntimeError if the training fails. Both
+    exceptions contain the error line that the command printed.
 
         run = rr.train("pe=p_rope", "trainer.max_steps=50")
         model, tokenizer = rr.load(run)

@@ -122,10 +122,10 @@ def root(
 
 
 def leave(code: int) -> NoReturn:
-    """End the process; if it failed and its run has several processes, end it at once, without Python's cleanup.
+    """End the process. If it failed and its run has several processes, it ends at once, without Python's cleanup.
 
-    The cleanup takes seconds; meanwhile a launcher that has seen the first process end kills the others. Broken
-    connections may also block the cleanup forever.
+    The cleanup takes seconds, and in this time a launcher that has seen one process end kills the others. Broken
+    connections can also block the cleanup forever.
     """
     if code:
         from roundround.distributed.launcher import together
@@ -144,8 +144,8 @@ def leave(code: int) -> NoReturn:
 def run(args: list[str]) -> int:
     """Run the command that is typed after `roundround`; returns the exit code. An error is printed as one line.
 
-    A verb is called directly, because Typer would import pydantic to read its words. Typer reads all other commands,
-    and completes with TAB.
+    A verb is called directly, because Typer would import pydantic to read its words. Typer reads all other commands. It
+    also completes words after TAB.
     """
     try:
         for word in args:

@@ -1,1 +1,1 @@
-"""Run directories read together: which runs there are, how they compare, how one is repeated."""
+"""Works on past runs: finds them by words and filters, compares their numbers, and repeats a run."""

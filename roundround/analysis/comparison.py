@@ -1,6 +1,6 @@
 """`rr.compare`: tables of means over seeds and of differences to a baseline, with remarks for the reader.
 
-The numbers come as one long table (load.py), and are grouped by the settings that vary.
+load.py gives the numbers as one long table. Here they are grouped by the settings that vary.
 
 Tested by tests/analysis/test_compare.py.
 """
@@ -79,7 +79,10 @@ def as_typed(where: Mapping[str, object] | None) -> dict[str, str]:
 
 @dataclass(eq=False)
 class Group:
-    """The models with the same settings. settings: the values of the settings that vary among the verb's models."""
+    """The models that have the same settings and were measured by the same verb.
+
+    settings: the settings that vary among all models of this verb, each with its value in this group.
+    """
 
     verb: str | None
     settings: dict[str, Any]
@@ -95,7 +98,7 @@ class Group:
 
     @property
     def sources(self) -> list[PastRun]:
-        """The runs that made the models, each once. If several used the same seed, only the last to start counts."""
+        """The runs in `Model.source`, without duplicates. Only the last measured model of each seed counts."""
         runs = {model.seed: model.source for model in sorted(self.models, key=start_of)}.values()
         return list({run.directory: run for run in runs if run is not None}.values())
 
@@ -113,9 +116,9 @@ def start_of(model: Model) -> tuple[Any, ...]:
 
 
 def varying(models: Iterable[Model]) -> tuple[list[str], dict[str, list[str]]]:
-    """The settings that distinguish models, and the other settings that vary, each with those that determine it.
+    """A list of settings that together distinguish the models, and a dict of the other settings that vary.
 
-    For example, pe determines pe.theta.
+    The dict maps each setting to the listed settings that determine it, such as {"pe.theta": ["pe"]}.
     """
     all_settings = [model.settings for model in models]
 
@@ -152,9 +155,10 @@ def choices(groups: Iterable[Group]) -> str:
 class Comparison:
     """The result of `compare`. settings: the settings that vary, each with its values.
 
-    groups: the models, grouped by their settings. table: a record for each metric, coordinates and group. baseline: the
-    baseline's settings, such as ["pe=rope"], given or chosen by default; empty without a baseline. remarks: sentences
-    that a reader of the table has to know. skipped: (run directory, reason) of each run that was left out.
+    groups: the models, grouped by their settings. table: a record for each group, metric and combination of coordinates
+    (what was measured where, such as length=512). baseline: the settings of the baseline, such as ["pe=rope"]; empty if
+    there is no baseline. remarks: sentences that a reader of the table has to know. skipped: a pair (run directory,
+    reason) for each run that was left out.
     """
 
     settings: dict[str, list[Any]]
@@ -193,13 +197,13 @@ def compare(
 
     paths: run directories, sweeps, folders of runs, patterns, `last` or `last~3` (under `outputs`), and csv files with
     columns for settings, seed, metric, length and value. baseline: the settings to compare with. `pe=rope` pairs each
-    run with the run that differs only in pe; `["pe=rope", "softmax=softmax"]` compares all runs with the same one;
-    `none` computes no differences. The default is plain attention, if it is among the runs. metric: the metrics to
-    compare; by default all. where: filters on runs, as `roundround runs` takes them, and on coordinates, such as
-    {"verb": "eval", "pe": "rope,nope", "length": 512}.
+    run with the run that has pe=rope and otherwise the same settings; `["pe=rope", "softmax=softmax"]` pairs each run
+    with the run that has both settings; `none` computes no differences. The default is plain attention, if it is among
+    the runs. metric: the metrics to compare; by default all. where: the filters of `roundround runs`, and filters on
+    coordinates (length, task, layer, ...), such as {"verb": "eval", "pe": "rope,nope", "length": 512}.
 
-    The result has a row in `.table` for each metric, context length (task, ...) and setting; `.data_frame()` is the
-    same as a pandas DataFrame. Raises UserError if nothing can be compared.
+    The result's `.table` has a row for each metric, context length (or task, ...) and combination of settings;
+    `.data_frame()` gives the rows as a pandas DataFrame. Raises UserError if nothing can be compared.
 
         rr.compare("outputs", where={"verb": "eval"}, metric="perplexity", baseline="pe=rope").data_frame()
     """
@@ -242,8 +246,9 @@ def comparison_of(table: LongTable, baseline: Sequence[str] = (), metrics: Seque
 def grouped(table: LongTable) -> tuple[list[Group], DataFrame, list[str]]:
     """The groups of all verbs; the numbers to compare, sorted by cell, group and seed; and remarks.
 
-    A cell is a verb, a metric and coordinates. If several models have the same settings and seed, only the one that
-    started last is used. Raises UserError if their numbers differ and all are from files, which have no start time.
+    A cell is one combination of verb, metric and coordinates. If several models have the same settings and seed, only
+    the model that was measured last is used. Raises UserError if the numbers of such models differ and all of the
+    models are from files, because files have no start time.
     """
     models = table.models
     verbs = list(dict.fromkeys(model.verb for model in models))
@@ -264,7 +269,7 @@ def grouped(table: LongTable) -> tuple[list[Group], DataFrame, list[str]]:
     first_seen = {metric: n for n, metric in enumerate(dict.fromkeys(cell[:2] for cell in cells))}
 
     def in_table(cell: tuple[str | None, str, Any]) -> tuple[Any, ...]:
-        """A sort key: the most informative metrics first, then coordinates in order."""
+        """A key to sort cells by verb, then by metric (the most informative first), then by coordinates."""
         verb, metric, coordinates = cell
         in_order = [(key, order(value)) for key, value in coordinates]
         return verbs.index(verb), rank(metric), first_seen[verb, metric], len(coordinates), in_order
@@ -278,7 +283,7 @@ def grouped(table: LongTable) -> tuple[list[Group], DataFrame, list[str]]:
         origins = " and ".join(model.origin for model in some_models)
         what = f"different numbers for {groups[group].name}, seed {seeds[nth_seed]}, in {origins}"
         if all(model.started is None for model in some_models):
-            raise UserError(f"{what}; leave one of them out, or add a column in which they differ")
+            raise UserError(f"{what}; leave out all but one of these numbers, or add a column that distinguishes them")
         again.append(what)
     numbers["is_odd"] = numbers["value"].isna()
     counting = numbers.drop_duplicates([*same, "is_odd"], keep="last").sort_values(same, ignore_index=True)
@@ -301,7 +306,7 @@ Wanted = Mapping[str | None, Mapping[str, str]]  # by verb: the settings of the 
 
 
 def baselines_of(given: Sequence[str], groups: Sequence[Group]) -> Wanted:
-    """The baseline of each verb: the given settings or, if none are given, plain attention, if a group has it.
+    """The baseline of each verb: the settings in `given` or, by default, plain attention if a group of the verb has it.
 
     ["none"] means no baseline. Raises UserError if no group has the given settings.
     """
@@ -324,9 +329,10 @@ def is_met(wanted: Mapping[str, str], group: Group) -> bool:
 
 
 def partners(baselines: Wanted, groups: Sequence[Group]) -> dict[int, int]:
-    """For each group, the group that has the baseline's settings and is otherwise equal, if there is one; by index.
+    """The partner of each group: the group that has the baseline's settings and otherwise the same settings.
 
-    Settings below a baseline setting may differ, such as pe.theta below pe. Raises UserError if several groups fit.
+    Returns a dict of indices of `groups`; a group without a partner is left out. Settings below a setting of the
+    baseline, such as pe.theta below pe, need not be the same. Raises UserError if a group could have several partners.
     """
 
     def rest_of(group: Group) -> tuple[Any, ...]:
@@ -406,7 +412,7 @@ def by_n_seeds(numbers: DataFrame, *columns: str) -> Iterator[tuple[DataFrame, l
 
 
 def interval_of(values_SR: Array) -> list[tuple[Any, Any, Any]]:
-    """(mean, low, high) over the first axis. A number that overflows is None, as are low and high of one seed."""
+    """(mean, low, high) over the first axis. A number that overflows is None; with one seed, low and high are None."""
     means, halves = values_SR.mean(0), half_width(values_SR)
     low, high = means - halves, means + halves
     found = np.array([means, low, high], dtype=object)
@@ -415,10 +421,10 @@ def interval_of(values_SR: Array) -> list[tuple[Any, Any, Any]]:
 
 
 def correct(rows: Rows, partner: Mapping[int, int], odd: DataFrame) -> None:
-    """Fill in `p_holm`. A family is all settings that are compared with a baseline at one metric and coordinates.
+    """Fill in `p_holm`. A family consists of all settings that are compared with a baseline in one cell.
 
-    The results must not make a family smaller. So a setting with too few seeds for a p is a member too, and so is a
-    setting that has no row because none of its numbers is finite. odd: the numbers that are not finite.
+    The size of a family must not depend on the results. So a setting counts even if it has too few seeds for a p-value,
+    or if it has no row because none of its numbers is finite. odd: the numbers that are not finite.
     """
     for cell, keys in groupby((key for key, row in rows.items() if row["baseline"] is not None), key=itemgetter(0)):
         family = [rows[key] for key in keys]
@@ -517,7 +523,7 @@ def about_confounded(models: Sequence[Model]) -> Iterator[str]:
 def about_rates(groups: Mapping[int, Group], numbers: DataFrame) -> Iterator[str]:
     """A remark on settings whose best learning rate is the smallest or the largest that was tried.
 
-    The first cell whose metric measures quality decides which rate is best.
+    The best rate is the one with the best mean in the first cell of the table whose metric measures quality.
     """
     judged = numbers[numbers["metric"].map(direction) != 0]
     first = judged[judged["cell"] == judged["cell"].min()]
@@ -544,10 +550,11 @@ def about_rates(groups: Mapping[int, Group], numbers: DataFrame) -> Iterator[str
 
 
 def training_curves(groups: Sequence[Group]) -> tuple[list[dict[str, Any]], list[str]]:
-    """The training curves of the settings, and a message for each run whose metrics cannot be read.
+    """The training curves of the groups, and a message for each run whose metrics cannot be read.
 
-    A curve is a record as in comparison.json: the mean over seeds of the held-out loss by training tokens, and its 95 %
-    interval. If several settings share their training runs, only the first has a curve.
+    A curve is a record in the format of comparison.json. For each number of training tokens, it has the mean over seeds
+    of the held-out loss and the 95 % interval. If several groups share their training runs, only the first group has a
+    curve.
     """
     curves: list[dict[str, Any]] = []
     damaged: list[str] = []

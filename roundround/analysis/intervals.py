@@ -37,7 +37,7 @@ def standard_error(values: Array) -> Array:
 
 
 def error_widths(n_seeds: int, confidence: float = 0.95) -> float:
-    """Half the width of the interval of a mean over seeds, in standard errors: 12.7 for two seeds, 4.3 for three."""
+    """Half the width of the interval of a mean, divided by its standard error; 12.7 for two seeds, 4.3 for three."""
     return float(special.stdtrit(n_seeds - 1, (1 + confidence) / 2))
 
 
@@ -52,7 +52,7 @@ def p_of_mean(mean: float, error: float, n_seeds: int) -> float:
 
 
 def welch_width(error: float, n_seeds: int, other: float, n_other: int) -> float:
-    """Half the width of the 95 % interval of the difference of two means with these standard errors.
+    """Half the width of the 95 % interval of the difference of two means with the standard errors `error` and `other`.
 
     Welch 1947, Biometrika 34:28.
     """
@@ -65,9 +65,10 @@ def welch_width(error: float, n_seeds: int, other: float, n_other: int) -> float
 def paired_p(values: Array, baseline: Array) -> tuple[Array, NDArray[np.bool_]]:
     """p of the paired t-test over the first axis: [S, N] and [S, N] -> [N]. p is NaN for one seed.
 
-    If the difference is the same in every seed up to rounding, the t-test has no variance. Then p is 1 for a difference
-    of 0, and 2^(1 - S) for any other, by the sign test: in 2 of the 2^S assignments all signs are equal. The p of the
-    sign test ignores the size of the differences and is an upper bound. The second array [N] is True where it is used.
+    If all seeds have the same difference (up to rounding), its variance is 0 and the t-test is undefined. Then p is 1
+    for a difference of 0. For any other difference, p is 2^(1 - S) by the sign test: in 2 of the 2^S assignments of
+    signs to seeds, all signs are equal. This p ignores the size of the difference and is an upper bound. The second
+    array [N] is True where the sign test is used.
     """
     n_seeds = len(values)
     if n_seeds < 2:
@@ -84,10 +85,10 @@ def paired_p(values: Array, baseline: Array) -> tuple[Array, NDArray[np.bool_]]:
 
 
 def holm(p: Sequence[float]) -> list[float]:
-    """Holm's correction of a family of p-values, in the order given. NaN, a test that could not be made, stays NaN.
+    """Holm's correction of a family of p-values, in the order given. NaN marks an impossible test and stays NaN.
 
-    The k-th smallest of m is multiplied by m - k + 1, then raised to the corrected p before it if that is larger, and
-    limited to 1. m counts NaN too: it is the number of comparisons that were planned, whatever the data were. Holm
+    The k-th smallest of the m p-values is multiplied by m - k + 1 and limited to 1. If the next smaller p-value has a
+    larger corrected value, that value is used instead. m counts NaN too: it is the number of planned comparisons. Holm
     1979, Scandinavian Journal of Statistics 6:65.
     """
     values = np.asarray(p, dtype=np.float64)
@@ -98,7 +99,7 @@ def holm(p: Sequence[float]) -> list[float]:
 
 
 def wilson(n_hits: float, n: float) -> tuple[float, float]:
-    """The 95 % interval of a share, from `n_hits` hits in `n` trials. Unlike in scipy, both may be fractions.
+    """The 95 % interval of a share, from `n_hits` hits in `n` trials. Unlike in scipy, both can be fractional numbers.
 
     Wilson 1927, Journal of the American Statistical Association 22:209.
     """
@@ -133,8 +134,9 @@ def moderated(differences: Sequence[float], prior: tuple[float, float]) -> tuple
 def fitted_prior(groups: Sequence[Sequence[float]]) -> tuple[float, float]:
     """(s0^2, d0) for `moderated`, from the mean and the variance of the logarithms of the groups' variances.
 
-    d0 is at most the degrees of freedom of all groups together; it reaches this limit if the variances differ by chance
-    alone. It is 0 if fewer than three groups have a variance. Groups of one difference or without variance are ignored.
+    d0 is at most the sum of the groups' degrees of freedom; it equals this sum if the variances differ only by chance.
+    d0 is 0 if fewer than three groups have a positive variance. A group with a single difference or with a variance of
+    0 is ignored.
     """
     sized = [(float(np.var(group, ddof=1)), float(len(group) - 1)) for group in groups if len(group) > 1]
     known = [(variance, d) for variance, d in sized if variance > 0]

@@ -1,10 +1,12 @@
-"""Runs and files of measurements as one long table: a row for each number, with the model that was measured.
+"""Reads runs and csv files into one long table: a row for each number, with the model that was measured.
 
-A model is one seed of one setting, in one run or one file. Beside its metric and value, a record of `results.json` has
-settings (what the model is) and coordinates (where the number was taken: context length, task, layer, head).
+A model has one combination of settings and one seed, and it is from one run or one file. A record of `results.json` has
+a metric, a value, settings (what the model is) and coordinates (where the number was taken: context length, task,
+layer, head).
 
-A csv file has one number a row. The column `value` is required. `metric` (by default "value"), `seed`, `verb` and the
-coordinates (COORDINATES, such as `length`) mean the same as in `results.json`. Every other column is a setting.
+A csv file has one number in each row. The column `value` is required. The columns `metric` (by default "value"),
+`seed` and `verb`, and the coordinates (COORDINATES, such as `length`), mean the same as in `results.json`. Every other
+column is a setting.
 
 Tested by tests/analysis/test_measurement_files.py (files) and tests/analysis/test_compare.py (runs).
 """
@@ -68,10 +70,11 @@ NOT_COORDINATES |= {"stderr", "of"}  # in records of tasks of lm_eval
 
 @dataclass(eq=False)
 class Model:
-    """One seed of one setting. facts: by name, the texts that must be equal for a fair comparison.
+    """A model with one combination of settings and one seed.
 
-    origin: the path of the run directory or of the file. source: the run that trained the model or, if this is not
-    known, the run that measured it; None for a file.
+    facts: a dict from names to texts; a comparison of two models is fair only if their texts are equal. origin: the
+    path of the run directory or of the file. source: the run that trained the model or, if that run is not known, the
+    run that measured the model; None for a file.
     """
 
     verb: str | None
@@ -88,7 +91,11 @@ Number = tuple[Model, str, Coordinates, float]
 
 @dataclass
 class LongTable:
-    """A row for each number: model (its position in `models`), metric, coordinates and value, which may be NaN."""
+    """Numbers and the models to which they belong.
+
+    numbers: a row for each number, with the columns model (a position in `models`), metric, coordinates and value (NaN
+    if it is not finite).
+    """
 
     models: list[Model]
     numbers: DataFrame
@@ -103,7 +110,7 @@ def long_table(numbers: Sequence[Number], skipped: Sequence[tuple[str, str]] = (
 
 
 def load(words: Sequence[str], where: Mapping[str, str], outputs: str) -> LongTable:
-    """The numbers of finished runs and of files that pass the filters `where`. Raises UserError if there are none."""
+    """The numbers of finished runs and of files, filtered by `where`. Raises UserError if no number is left."""
     files = [Path(word) for word in words if Path(word).suffix == ".csv" and Path(word).is_file()]
     others = [word for word in words if Path(word) not in files]
     filters = Filters({key: text for key, text in where.items() if key not in COORDINATES}, of_records=OF_RECORDS)
@@ -123,7 +130,7 @@ def load(words: Sequence[str], where: Mapping[str, str], outputs: str) -> LongTa
             numbers += [one for one in own if run.verb != "max-retrieval" or is_admitted(one[0], filters)]
     for file in files:
         if asked := where.keys() & {*OF_RUNS} - {"verb"}:
-            raise UserError(f"{min(asked)}= chooses among runs, and {file} contains no runs; leave it out")
+            raise UserError(f"{min(asked)}= chooses among runs, and {file} contains no runs; leave this filter out")
         own = [one for one in numbers_of_file(file) if is_admitted(one[0], filters)]
         numbers += [one for one in own if filters.verbs is None or one[0].verb in filters.verbs]
     filters.check()
@@ -189,7 +196,7 @@ def numbers_of(run: PastRun) -> list[Number]:
 
 
 def as_cell(value: Any) -> Any:
-    """A value by which a table can group: lists and mappings become text."""
+    """The value in a form by which table rows can be grouped: lists and mappings become text."""
     return str(value) if isinstance(value, dict) else cell(value)
 
 
@@ -244,7 +251,7 @@ def numbers_of_file(path: Path) -> list[Number]:
 
 
 def rows_of(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The rows of a csv file: the line number, and the cells by column. Raises UserError if it cannot be read."""
+    """The rows of a csv file: the line number, and the cells by column. Raises UserError if the file cannot be read."""
     try:
         text = read_text(path).removeprefix("\ufeff")
         reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)

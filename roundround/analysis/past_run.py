@@ -1,7 +1,7 @@
-"""Past runs: how words and filters choose them, what a run holds, and which metrics measure quality.
+"""Past runs: how words and filters choose them, what a run contains, and which metrics measure quality.
 
-A word is a run directory, a sweep, a folder of runs, a pattern such as `outputs/*/*`, last or last~3. A filter is
-`key=value`: verb=train, status=failed, since=2d, pe=rope,p_rope, optim.lr=1e-3. This module writes nothing.
+A word is a run directory, a sweep, a folder of runs, a pattern such as `outputs/*/*`, or `last` or `last~3`. A filter
+is `key=value`: verb=train, status=failed, since=2d, pe=rope,p_rope, optim.lr=1e-3. This module writes nothing.
 Tested by tests/analysis/test_filters.py, test_runs_and_show.py and test_compare_tasks.py.
 """
 
@@ -49,7 +49,7 @@ class PastRun:
 
     @cached_property
     def status(self) -> str:
-        """done, running, interrupted, `failed: WHY`, or died."""
+        """One of done, running, interrupted, `failed: WHY`, and died (the process was killed)."""
         status = str(self.manifest["status"])
         return DIED if status.startswith("running") and not is_held(self.directory) else status
 
@@ -98,7 +98,7 @@ class PastRun:
 
     @property
     def tokens_per_second(self) -> float | None:
-        """The speed of a training; None for a resumed one, because only its last part is timed."""
+        """The speed of a training; None if the training was resumed, because only the last part is timed then."""
         seconds, tokens = self.manifest.get("seconds_of_training"), self.tokens_seen
         if tokens is None or self.manifest.get("resumed") or not isinstance(seconds, int | float) or seconds <= 0:
             return None
@@ -106,7 +106,10 @@ class PastRun:
 
     @property
     def train_lengths(self) -> tuple[int, int] | None:
-        """The shortest and the longest length in a training; on text, both are the context. None if not known."""
+        """The smallest and the largest length of an example in a training; None if unknown.
+
+        In a training on text, both are the context length.
+        """
         if self.verb != "train":
             return None
         context = self.manifest["config"]["model"]["train_length"]
@@ -117,9 +120,9 @@ class PastRun:
     def measured(self) -> PastRun | None:
         """The run whose model this run measured; None if it is not found.
 
-        It is searched at its recorded path. In case both runs were moved together, the last parts of that path are also
-        tried below each parent folder of this run. A run that itself measured another run is never returned, because it
-        made no model. So a foreign manifest that names its own run is harmless.
+        The run is searched for at the recorded path. If both runs were moved together, that path has changed: so the
+        last parts of the path are also tried below each parent folder of this run. A run that only measured a model is
+        never returned. So it does no harm if a manifest names its own run.
         """
         source = Path(self.manifest.get("run") or "")
         ends = [Path(*source.parts[-n_words:]) for n_words in range(len(source.parts) - 1, 1, -1)]
@@ -133,7 +136,7 @@ class PastRun:
         return None
 
     def results(self) -> list[dict[str, Any]]:
-        """The records of the run's results.json; [] if there is no such file yet. Raises UserError if it is damaged."""
+        """The records of results.json; [] if there is no such file yet. Raises UserError if the file is damaged."""
         path = self.directory / RESULTS
         try:
             records: list[dict[str, Any]] = parse_json(text_in(path) or "[]")
@@ -144,7 +147,7 @@ class PastRun:
         return records
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The lines of the run's metrics.jsonl, in order, without the half line that a killed process leaves.
+        """The lines of the run's metrics.jsonl, in order, without the incomplete line that a killed process leaves.
 
         Raises UserError if the file cannot be read.
         """
@@ -162,7 +165,7 @@ def past_run(directory: Path) -> PastRun:
 
 
 def text_in(path: Path) -> str:
-    """The text of a file; empty if there is no file. Raises UserError if it cannot be read."""
+    """The text of a file; empty if the file does not exist. Raises UserError if the file cannot be read."""
     try:
         return read_text(path)
     except FileNotFoundError:
@@ -224,10 +227,10 @@ UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"
 
 
 def directories_of(word: str, outputs: str, *verbs: str | None, levels: float = math.inf) -> list[Path]:
-    """The run directories that a word means, oldest first. Raises UserError if it means none.
+    """The run directories that a word stands for, oldest first. Raises UserError if the word stands for none.
 
-    verbs: the verbs whose runs under `outputs` count for `last`; if none are given, all runs count. levels: the number
-    of levels of folders that are searched.
+    verbs: the verbs whose runs under `outputs` count for the word `last`; if none are given, all runs count. levels:
+    the number of levels of folders to search below a folder that the word names.
     """
     reference = LAST.fullmatch(word)
     if reference is not None and not os.path.lexists(word):
@@ -254,9 +257,9 @@ def last(before: int, outputs: str, *verbs: str | None) -> Path:
 
 
 def directories_of_all(words: Sequence[str], outputs: str, *verbs: str | None) -> list[Path]:
-    """The run directories that words mean, newest first; if there are no words, all run directories under `outputs`.
+    """The run directories that `words` stand for, newest first; without words, all run directories under `outputs`.
 
-    verbs: as in `directories_of`. Raises UserError if a word means no run.
+    verbs: as in `directories_of`. Raises UserError if a word stands for no run.
     """
     if words:
         found = dict.fromkeys(directory for word in words for directory in directories_of(word, outputs, *verbs))
@@ -281,7 +284,7 @@ def runs_below(folder: Path, levels: float = math.inf) -> Iterator[Path]:
 
 
 def started_at(directory: Path) -> datetime:
-    """The start of a run; BEGINNING if it cannot be read.
+    """The start time of a run; BEGINNING if the time cannot be read.
 
     Only the first bytes of the manifest are read, because thousands of runs may be sorted.
     """
@@ -298,11 +301,11 @@ def started_at(directory: Path) -> datetime:
 
 
 class Filters:
-    """Conditions, all of which a run must meet. Raises UserError for a verb, a status or a time that does not exist.
+    """Conditions on runs; a run must meet all of them. Raises UserError if a verb, a status or a time does not exist.
 
-    given: the values that each key may have, as typed, such as {"verb": "eval", "pe": "rope,nope"}. A key that is not
-    one of OF_RUNS is a setting. of_records: the settings that are not checked for a run of max-retrieval, because each
-    of its records has its own.
+    given: for each key, the accepted values as typed, such as {"verb": "eval", "pe": "rope,nope"}. A key that is not in
+    OF_RUNS is a setting. of_records: the settings that are not checked for a run of max-retrieval, because such a run
+    has several values of each, in different records.
     """
 
     def __init__(self, given: Mapping[str, str], of_records: Sequence[str] = ()) -> None:
@@ -335,7 +338,7 @@ class Filters:
         )
 
     def check(self) -> None:
-        """Raises UserError if a filter names a setting that no run has. Call it after all runs were filtered."""
+        """Raises UserError if a filter names a setting that no run had, so all runs must have been filtered before."""
         unmet = self.settings.keys() - self.known
         if unmet and self.known:
             guess, _, _ = nearest(min(unmet), {*OF_RUNS, *self.known}).partition(" (choices")
@@ -354,7 +357,7 @@ def time_since(text: str) -> datetime:
 
 
 def is_same(value: Any, text: str) -> bool:
-    """Whether a recorded value equals a typed text: 0.001 equals 1e-3, True equals true, a list equals each item."""
+    """Whether a recorded value equals a typed one: 0.001 equals 1e-3, True equals true; one item of a list suffices."""
     if isinstance(value, list):
         return any(is_same(item, text) for item in value)
     if isinstance(value, int | float) and not isinstance(value, bool):

@@ -1,6 +1,6 @@
-"""A past run and today's program: what has changed, how to repeat the run, and whether its numbers are the same.
+"""Compares a past run with the present program: what has changed, how to repeat the run, and whether the numbers agree.
 
-A run is repeated from its manifest alone, which may come from somebody else.
+A run is repeated from its manifest and nothing else. A manifest can come from somebody else, so its words are checked.
 
 Tested by tests/analysis/test_rerun.py, test_planned.py, test_repetition.py and test_runs_and_show.py.
 """
@@ -45,7 +45,7 @@ SECONDS_BETWEEN_LOOKS = 2.0  # seconds between two checks whether another proces
 
 
 def code_changes(directory: Path, manifest: Mapping[str, Any]) -> list[str]:
-    """One line if the code has changed, by its commit or by its uncommitted changes; else an empty list."""
+    """A list with one line if the code's commit or uncommitted changes differ from the run's; else an empty list."""
     kept, (state, patch) = directory / "code.patch", git_state()
     then = manifest["roundround"], manifest.get("git"), kept.read_bytes() if kept.is_file() else None
     sides = then, (__version__, state, patch)
@@ -58,7 +58,7 @@ def code_changes(directory: Path, manifest: Mapping[str, Any]) -> list[str]:
 
 
 def surroundings_changes(manifest: Mapping[str, Any], device: str | None) -> Iterator[str]:
-    """A line if packages have other versions now, and a line if the device is another one."""
+    """A line if the versions of packages have changed since the run, and a line if the device has changed."""
     before, now = manifest.get("versions", {}), versions()
     other = [f"{name} {old} then, {now.get(name)} now" for name, old in before.items() if old != now.get(name)]
     if other:
@@ -129,7 +129,7 @@ def has_same_numbers(manifest: Mapping[str, Any], planned: Mapping[str, Any]) ->
 
 
 def has_same_text(manifest: Mapping[str, Any], planned: Mapping[str, Any]) -> bool:
-    """Whether the planned config still names the text on which the run was trained: a file may have changed."""
+    """Whether the text of the planned config is still the run's training text; a file can have changed since then."""
     known = (manifest.get("data") or {}).get("corpus_hash")
     if manifest["verb"] != "train" or known is None:
         return True
@@ -141,7 +141,7 @@ def has_same_text(manifest: Mapping[str, Any], planned: Mapping[str, Any]) -> bo
 
 
 def of_numbers(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a config on which numbers depend, by dotted key, in the form that they have in a manifest."""
+    """The values of a config that can change the numbers of a run, by dotted key, in the form of a manifest."""
     return flat(json.loads(json.dumps({k: v for k, v in config.items() if k not in NO_RESULT}, default=str)))
 
 
@@ -159,11 +159,11 @@ class Made:
 
 @dataclass
 class Runner:
-    """Runs verbs on behalf of another verb, each in a process of its own, and lists the runs in `made`.
+    """Runs verbs for another verb, each in a process of its own, and lists their run directories in `made`.
 
-    A finished run with the same numbers is reused. A stopped one is resumed if its verb can resume. for_training: the
-    words that are added for a verb without `device=`, such as `train`. log: the file for the standard error of the
-    verbs; None to print it.
+    A finished run with the same numbers is reused. A stopped run is resumed if its verb can resume. for_training: the
+    words to add to the command of a verb that has no option `device`, such as `train`. log: the file that gets the
+    standard error of the verbs; if it is None, the standard error is printed.
     """
 
     outputs: str
@@ -196,9 +196,10 @@ class Runner:
         return directory
 
     def same(self, verb: str, planned: dict[str, Any]) -> list[tuple[Path, str]]:
-        """The runs with the same numbers, made with today's code of the user's own classes, each with its status.
+        """The runs whose config gives the same numbers, each with its status.
 
-        If none is finished, the verb can resume, and another process is writing such a run, this waits for the process.
+        A run is left out if the code of the user's own classes has changed since. If no run is finished, another
+        process is writing one of them, and the verb can resume, the method waits for that process.
         """
         while True:
             found = [
@@ -224,21 +225,21 @@ class Runner:
 
 
 def check_repeatable(run: PastRun) -> None:
-    """Raises UserError if a run cannot be repeated, because its verb cannot repeat or because it is not finished."""
+    """Raises UserError if a run cannot be repeated: rerun cannot repeat its verb, or the run is not finished."""
     if not verb_named(run.verb).repeats:
         repeatable = ", ".join(verb.name for verb in VERBS if verb.repeats)
         raise UserError(
-            f"{run.directory} is a run of {run.verb}, which rerun cannot repeat; it repeats {repeatable} (for the last "
-            "training: verb=train)"
+            f"{run.directory} is a run of {run.verb}, which rerun cannot repeat; rerun can repeat {repeatable} "
+            "(for the last training, give verb=train)"
         )
     if run.status != "done":
         raise UserError(f"{run.directory} is not finished ({run.status}); only a finished run can be repeated")
 
 
 def overrides_of(run: PastRun) -> list[str]:
-    """The recorded overrides on which the numbers depend. The measured run is named by its path, never by `last`.
+    """The recorded overrides that can change the numbers. The measured run is named by its path, never by `last`.
 
-    Raises UserError for a word that is no valid override, and if the measured run does not exist any more.
+    Raises UserError if a recorded word is not a valid override, or if the measured run no longer exists.
     """
     kept, init = [], str(run.manifest["config"].get("init"))
     for word in run.manifest["overrides"]:
@@ -257,7 +258,10 @@ def overrides_of(run: PastRun) -> list[str]:
 
 
 def recorded_config_dir(run: PastRun, *, trust: bool) -> str | None:
-    """The folder after --config-dir in the recorded command. Raises UserError if it is gone or not trusted."""
+    """The folder that the recorded command gives with --config-dir; None if it gives none.
+
+    Raises UserError if the folder no longer exists, or if `trust` is False.
+    """
     words = shlex.split(run.manifest["command"])
     flags = dict(pairwise(part for word in words for part in (word.split("=", 1) if word.startswith("-") else [word])))
     given = flags.get("--config-dir", flags.get("-cd"))
@@ -266,15 +270,18 @@ def recorded_config_dir(run: PastRun, *, trust: bool) -> str | None:
     folder = folder_of(run) / given
     if not trust or not folder.is_dir():
         raise UserError(
-            f"{run.directory} was made with --config-dir {folder}, and a repetition would run the Python modules "
-            "there: give trust=true to allow this, if the folder still exists, or --config-dir DIR, a folder of your "
-            "own"
+            f"{run.directory} was made with --config-dir {folder}, and a repetition would run the Python modules in "
+            "this folder; if the folder still exists, allow this with trust=true, or give a folder of your own with "
+            "--config-dir DIR"
         )
     return str(folder)
 
 
 def folder_of(run: PastRun) -> Path:
-    """The folder where the command was typed, for relative paths; the current folder if it is unknown or gone."""
+    """The folder in which the run's command was typed; the current folder if that folder is unknown or gone.
+
+    The relative paths of the command start in this folder.
+    """
     recorded = run.manifest.get("cwd")
     return Path(recorded) if recorded is not None and Path(recorded).is_dir() else Path.cwd()
 
@@ -283,10 +290,10 @@ def folder_of(run: PastRun) -> Path:
 
 
 class Repeated(NamedTuple):
-    """A number in a run (`then`) and in its repetition (`now`); None if it is missing.
+    """A number with its value in a run (`then`) and in the repetition (`now`); a missing value is None.
 
-    where: the fields of the record that say what was measured, and on which data. difference: the absolute difference,
-    divided by the larger absolute value; None unless both are finite numbers.
+    where: the fields of the record that say what was measured and on which data. difference: the absolute difference of
+    the two values, divided by the larger absolute value; None unless both values are finite numbers.
     """
 
     metric: str
@@ -300,10 +307,11 @@ class Repeated(NamedTuple):
 def compared(
     then: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]], settings: Mapping[str, Any], rtol: float
 ) -> list[Repeated]:
-    """Compare the numbers in the records of a run and of its repetition; numbers without a counterpart are listed, too.
+    """Compare the numbers in the records of a run and of its repetition. Numbers without a counterpart are listed too.
 
-    Two records correspond if all fields are equal except measured fields and OF_ONE_RUN. If several records are equal,
-    they correspond in order. settings: the values of the config, by name, which a record may repeat.
+    Two records correspond if they are equal in all fields except the measured fields (`numbers_of`) and OF_ONE_RUN. If
+    this holds for several records of a run, they correspond in order. settings: the values of the config, by name; a
+    record can repeat them, and then they are not measured fields.
     """
     before, after = (numbers_of(records, settings) for records in (then, now))
     found: list[Repeated] = []
@@ -320,10 +328,10 @@ def compared(
 def numbers_of(
     records: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]
 ) -> dict[tuple[Any, ...], tuple[dict[str, Any], Any]]:
-    """Every number in the records except timings, with the fields that say what was measured, and on which data.
+    """Every number in the records except timings, with the fields that say what was measured and on which data.
 
-    A key consists of these fields, the count of records with equal fields so far, and the number's name. The measured
-    fields of a record are its value, its step, and its floats that are not settings.
+    A key of the dict has three parts: these fields, a counter that distinguishes records with the same fields, and the
+    name of the number. The measured fields of a record are its value, its step, and all floats that are not settings.
     """
     found = {}
     seen: Counter[tuple[Any, ...]] = Counter()

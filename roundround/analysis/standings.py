@@ -1,7 +1,8 @@
-"""The standard set of `roundround bench`, the values that variants reached on it, and how two variants compare.
+"""The standard set of `roundround bench`, the values that variants reached on the set, and comparisons of two variants.
 
-A set consists of yaml files: conf/bench/v1.yaml, and conf/bench/v1 with a file for each part. A standing is a json file
-with the values that one variant reached, seed by seed. The package contains standings, in roundround/standings.
+A set consists of conf/bench/v1.yaml and of one yaml file for each part, in the folder conf/bench/v1. A standing is a
+json file with the values that one variant reached, seed by seed. The package's own standings are in
+roundround/standings.
 
 Tested by tests/analysis/test_standings.py.
 """
@@ -47,9 +48,9 @@ Variant = dict[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """A number that is compared. number: the metric and the length, such as exact_match@20.
+    """A number by which variants are compared. number: the metric and the length, such as exact_match@20.
 
-    better: the better direction, `higher` or `lower`, or `none` if the number is not judged.
+    better: the better direction, `higher` or `lower`; `none` if differences get no verdict.
     """
 
     name: str
@@ -71,12 +72,14 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """A part of the set: a model to train, how it is measured, and which numbers are kept.
+    """A part of the set: a model to train, the commands that measure it, and the numbers to keep.
 
-    train: the words after `roundround train`. looks: the commands that measure the trained run, each a verb and its
-    words. keeps: by metric, how the records of one length become one number: `mean` or `max` over heads, or `each` for
-    records without heads. A part that trains nothing has two other fields instead. measures: the function of
-    asking/bench_measures.py that it calls (costs, places or promises). model_of: the part whose model is measured.
+    train: the words after `roundround train`. looks: the commands that measure the trained model, each a verb and the
+    words after it. keeps: a dict from each metric to keep to `mean` or `max`, by which the values of all heads become
+    one number, or to `each` if the metric has no value for each head.
+
+    A part that trains nothing has two other fields. measures: the name of the function in asking/bench_measures.py
+    that measures the model (costs, places or promises). model_of: the part that trained the model.
     """
 
     name: str
@@ -113,11 +116,11 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class StandardSet:
-    """A set at one of its sizes: `parts` in order, and `train`, the words that all trainings share.
+    """A standard set at one of its sizes.
 
-    hash: the hash of everything on which a number depends. rate: the learning rate. more: the words that the size adds
-    to all trainings. is_standard: whether the standings in the package were made with this set as it is now, at its
-    default size.
+    parts: the parts in order. train: the words that all trainings share. more: the words that this size adds to all
+    trainings. rate: the learning rate. hash: the hash of everything in the set that can change a number. is_standard:
+    whether the package's standings were made with the present version of the set, at its default size.
     """
 
     name: str
@@ -193,7 +196,10 @@ def part_of(name: str, node: Mapping[str, Any]) -> Part:
 
 
 def variants_of(words: Sequence[str]) -> list[Variant]:
-    """Every combination that `pe=a,b softmax=c` names. Raises UserError for a setting that the set fixes."""
+    """Every combination of the options in words such as `pe=a,b softmax=c`.
+
+    Raises UserError for a setting that the set fixes.
+    """
     choices: dict[str, list[str]] = {}
     for word in words:
         key, equals, value = word.partition("=")
@@ -207,7 +213,7 @@ def variants_of(words: Sequence[str]) -> list[Variant]:
 
 
 def complete(variant: Variant) -> Variant:
-    """The variant in one form: pe and softmax are always named, other groups only if their option is unusual."""
+    """The variant in standard form: it names pe, softmax, and those other groups whose option differs from USUAL."""
     whole = {key: variant.get(key, USUAL[key]) for key in ("pe", "softmax")} | variant
     return {key: value for key, value in whole.items() if key in ("pe", "softmax") or USUAL.get(key) != value}
 
@@ -225,8 +231,9 @@ def format_variant(variant: Mapping[str, str]) -> str:
 class Standing:
     """The values that a variant reached on a set.
 
-    numbers: by part and metric@length, the value of each seed that has one. remarks: by part, lines that each begin
-    with a seed. made: by seed, the commit, the machine, the command and the minutes.
+    numbers: a dict from (part, metric@length) to the value of each seed that has one. remarks: a dict from each part to
+    lines, each of which begins with a seed. made: a dict from each seed to the commit, the machine, the command and the
+    minutes that the seed took.
     """
 
     set: str
@@ -300,7 +307,7 @@ class Standing:
 
 
 def read_standing(path: Path) -> Standing:
-    """Read a standing. Raises UserError, which says what is wrong, if the file does not hold one."""
+    """Read a standing from a file. Raises UserError, which says what is wrong, if the file contains no standing."""
     try:
         values = parse_json(read_text(path))
         numbers = {
@@ -323,7 +330,7 @@ def stored(name: str, size: str) -> list[Standing]:
 
 
 def add(found: dict[str, Standing], standing: Standing) -> None:
-    """Add a standing to `found`, by its name. If `found` already has values of a seed, it keeps them."""
+    """Add a standing to `found`, under its name. The values of seeds that are already in `found` do not change."""
     first = found.setdefault(standing.name, standing)
     if first is not standing:
         more = standing.without(first.made)
@@ -351,8 +358,8 @@ def compared(
 ) -> list[dict[str, Any]]:
     """A record for each column: the variant's mean, and its difference from the baseline, paired by seed.
 
-    of_columns: the prior of each column (`priors`). p_holm is corrected over the columns that are judged. A number that
-    does not exist is None.
+    own: the standing of the variant. of_columns: the prior of each column, from `priors`. p_holm is the p-value after
+    Holm's correction over the columns that get a verdict. A number that does not exist is None.
     """
     pairs = [[] if own is baseline else paired(own, baseline, column) for column in columns]
     tests = [moderated(values, prior) for values, prior in zip(pairs, of_columns, strict=True)]

@@ -1,1 +1,1 @@
-"""A model answers: it reads texts, generates, scores sentences and tasks, and shows which rotation it applies."""
+"""Uses trained models: they read texts, generate texts, score sentences, answer tasks, and show their rotations."""

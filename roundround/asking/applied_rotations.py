@@ -62,10 +62,11 @@ AS_DECLARED, NOT_COMPARED = "as declared", "not compared"  # verdicts on a layer
 class Declared:
     """What a config says about a layer; a field is None if the config leaves it out or says it in an unknown form.
 
-    number: the number of the layer. encoding: the declared encoding, with the layer's sizes. words: the declaration in
-    words if no encoding of this project can express it. window, chunk: the length of each in tokens. pairing: one of
-    PAIRINGS. norm: whether queries and keys are normalised. odd: the reason why texts of one token do not show what the
-    encoding does; empty if they do.
+    number: the number of the layer. encoding: the declared encoding, made with the sizes of the layer. words: the
+    declaration in words if no encoding of this project can express it. window: the length of the sliding window in
+    tokens. chunk: the length of a chunk in tokens. pairing: which channels form a pair, one of PAIRINGS. norm: whether
+    queries and keys are normalised. odd: the reason why texts of one token do not show all that the encoding does;
+    empty if they do.
     """
 
     number: int
@@ -79,7 +80,7 @@ class Declared:
 
     @property
     def scheme(self) -> Scheme:
-        """The declared scheme, named after the encoding's module, which is also its option of `pe=`."""
+        """The declared scheme. Its name is the encoding's module name, which is also the encoding's option of `pe=`."""
         if self.encoding is None:
             return Scheme(name=self.words or "nothing")
         name = "none" if isinstance(self.encoding, NoPE) else type(self.encoding).__module__.rpartition(".")[2]
@@ -105,7 +106,10 @@ class Declared:
 
 @dataclass(frozen=True, kw_only=True)
 class LayerReport:
-    """What was measured in one layer, and what the config declares for it. window, chunk: measured, in tokens."""
+    """What was measured in one layer, and what the config declares for this layer.
+
+    window: the measured length of the sliding window in tokens. chunk: the measured length of a chunk in tokens.
+    """
 
     readings: Readings
     seen: LayerSeen
@@ -119,7 +123,7 @@ class LayerReport:
 
     @property
     def scheme(self) -> Scheme:
-        """The applied scheme: the declared one if it gives the measured numbers, else the scheme that explains them."""
+        """The scheme that the layer applies: the declared one if the measurements agree, else an inferred one."""
         declared = self.declared.scheme
         by_other_numbers = declared.name in ("rope_random", "rope_ladder")  # what they apply is RoPE or p-RoPE
         rotary = isinstance(self.declared.encoding, RotaryEncoding) and not by_other_numbers
@@ -133,7 +137,7 @@ class LayerReport:
 
     @property
     def factor_is_alike(self) -> bool:
-        """Whether the layer has the declared attention factor; True if there is nothing to compare."""
+        """Whether the layer has the declared attention factor; True if one of the two factors is unknown."""
         encoding, factor = self.declared.encoding, self.seen.factor
         if not isinstance(encoding, RotaryEncoding) or factor is None or not self.turning.n_rotated:
             return True
@@ -141,7 +145,7 @@ class LayerReport:
 
     @property
     def n_slow(self) -> int:
-        """The number of pairs that rotate as declared, but too slowly to be distinguished from pairs at rest."""
+        """The number of channel pairs that rotate as declared, but so slowly that no rotation could be measured."""
         frequencies_P = self.declared.frequencies_P(self.turning.farthest)
         if frequencies_P is None or not self.declared.is_applied(self.turning):
             return 0
@@ -160,7 +164,7 @@ class LayerReport:
         return DIFFERS if self.differences() else NOT_COMPARED if self.not_compared else AS_DECLARED
 
     def differences(self) -> list[str]:
-        """Each difference between what is applied and what is declared, as a phrase."""
+        """Each difference between what the layer does and what the config declares, as a phrase."""
         found, turning, declared = [], self.turning, self.declared
         scheme, said = self.scheme, declared.scheme
         known = declared.frequencies_P(turning.farthest) is not None
@@ -207,11 +211,11 @@ def reports_of(
     longest: int,
     limit: int | None = None,
 ) -> list[LayerReport]:
-    """A report of each layer: its rotation in texts that end within the trained length, beyond it, and far beyond it.
+    """A report of each layer, from three passes: at positions within the trained length, beyond it, and far beyond it.
 
-    The other measurements come from the pass over the farthest positions. Schemes with the declared base are tried
-    first. longest: the length in tokens of the longest text that the config allows. limit: the number of positions in
-    the model's table of positions; None if it has no table.
+    The rotation is measured in each pass, everything else in the last. Among the schemes that could explain a rotation,
+    those with the declared base are tried first. longest: the length in tokens of the longest text that the config
+    allows. limit: the number of positions in the model's table of positions; None if the model has no such table.
     """
     # frequencies that depend on the length have changed at 4 times the trained length; by 2^18 slow pairs have turned
     last = [trained - 1, 4 * trained - 1, min(FARTHEST, max(2**18, 16 * longest))]
@@ -240,10 +244,10 @@ def reports_of(
 
 @dataclass(frozen=True, kw_only=True)
 class SeenKeys(ModelKeys):
-    """Keys, with the window or the chunk to which the model's own mask limits a query.
+    """Keys, with the limit that the model's own mask sets for a query: a sliding window or a chunk.
 
-    reach: the length of the window in tokens, the query included. own_chunk: the length of the chunk in tokens. Each is
-    None if the mask has no such limit.
+    reach: the length of the window in tokens, the query included; None if the mask has no window. own_chunk: the length
+    of a chunk in tokens; None if the mask has no chunks.
     """
 
     reach: int | None
@@ -253,7 +257,7 @@ class SeenKeys(ModelKeys):
 def measured_mask(
     *, mask_function: Callable[..., Any], device: torch.device | str = "cpu", **options: Any
 ) -> ModelKeys:
-    """The keys that `mask` returns, with the window or the chunk that calls of the mask function reveal."""
+    """The keys that `mask` returns, with the window or the chunk, which is found by calls of `mask_function`."""
     keys = mask(mask_function=mask_function, device=device, **options)
 
     def sees(q: int, k: int) -> bool:
@@ -299,7 +303,7 @@ def check_pretrained(model: PreTrainedModel) -> list[LayerReport]:
 
 
 def rope_of(config: Any, layer: int) -> Mapping[str, Any] | None:
-    """What config.json says about a layer's rotation: the `rope_parameters` of the layer's kind or of all layers."""
+    """The `rope_parameters` of config.json for a layer: those of the layer's kind or, without kinds, of all layers."""
     kinds, rope = getattr(config, "layer_types", None), getattr(config, "rope_parameters", None)
     if not isinstance(rope, Mapping) or not rope:
         return None
@@ -308,7 +312,7 @@ def rope_of(config: Any, layer: int) -> Mapping[str, Any] | None:
 
 
 def declared_by(config: Any, layer: int, head_dim: int, longest: int) -> Declared:
-    """What config.json declares for a layer. longest: the length in tokens of the longest text that it allows."""
+    """What config.json declares for a layer. longest: the length in tokens of the longest text that is allowed."""
     rope = rope_of(config, layer)
     kinds = getattr(config, "layer_types", None)
     kind = kinds[layer] if kinds else "sliding_attention"  # without named kinds a window holds for all layers
@@ -353,11 +357,11 @@ def declared_by(config: Any, layer: int, head_dim: int, longest: int) -> Declare
 
 
 def unread_keys(said: Mapping[str, Any], model: PreTrainedModel) -> list[str]:
-    """Keys of config.json about positions that no code reads, each as a path with dots.
+    """The keys of config.json that concern positions and are not read by any code, each as a path with dots.
 
-    A key is read if the class of the config has it, or if the code of the config, of the model's modules or of its kind
-    of RoPE names it. A number counts as unread if `rope_parameters` has the same key with other values only.
-    said: the contents of config.json.
+    A key counts as read if the class of the config has it, or if its name occurs in the code of the config, of the
+    model's modules or of the model's kind of RoPE. But a key with a number counts as unread if `rope_parameters` has
+    the same key and only with different values. said: the contents of config.json.
     """
     config, rope = model.config.get_text_config(), RotaryEmbeddingConfigMixin
     own = ("transformers.models.", "transformers_modules.")  # packages with the code of single families of models
@@ -380,7 +384,7 @@ def unread_keys(said: Mapping[str, Any], model: PreTrainedModel) -> list[str]:
 
 
 def leaves(said: Mapping[str, Any], kind: str, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
-    """Values of a config, each with the keys that lead to it; parts with another model_type are left out."""
+    """The values in a config, each with the keys that lead to it. Parts whose model_type is not `kind` are left out."""
     return [
         leaf
         for name, value in said.items()

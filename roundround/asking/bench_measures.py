@@ -1,6 +1,7 @@
-"""What a trained decoder costs relative to a plain one, where its heads attend, and which promises it keeps.
+"""What a trained decoder costs relative to a plain one, which tokens its heads attend to, and which promises it keeps.
 
-Each measurement returns a dict from names to numbers, and a list of remarks.
+A promise is that the logits stay the same, for example if a cache is used. Each measurement returns a dict from names
+to numbers, and a list of remarks.
 
 Tested by tests/asking/test_bench_measures.py. Shapes: B texts, T tokens, V vocabulary.
 """
@@ -42,10 +43,11 @@ AT_ONCE = 4096  # tokens that a model reads into a cache at once
 
 
 def promises(trained: TrainedRun) -> tuple[dict[str, float], list[str]]:
-    """Which promises a trained decoder keeps, on a CPU in float32: the same logits in whatever form a text is given.
+    """Which promises a trained decoder keeps, on a CPU in float32.
 
-    The numbers are 1 for a promise that is kept and 0 for a broken one; `kept` is their sum. The remarks give for each
-    broken promise the measured deviation, or why it cannot be measured.
+    A promise is that the logits stay the same (up to rounding) in bfloat16, with a cache, at shifted positions, with
+    padding, or after an export. The number of a promise is 1 if it is kept and 0 if it is broken; `kept` is the sum.
+    The remarks give the measured deviation for each broken promise, or the reason why there is none.
     """
     decoder, generator = trained.decoder("best"), torch.Generator().manual_seed(0)
     tokens_BT = torch.randint(decoder.embed_tokens.num_embeddings, (2, TEXT), generator=generator)
@@ -89,7 +91,7 @@ def rounding(decoder: Decoder, tokens_BT: Tensor, logits_BTV: Tensor) -> float:
 
 
 def cached(decoder: Decoder, tokens_BT: Tensor) -> Tensor:
-    """Logits of a text that is read with a cache, in pieces of several sizes; some are single tokens."""
+    """Logits of texts that are read with a cache, in pieces of several sizes; some pieces are single tokens."""
     cache = decoder.empty_cache(length=TEXT)
     pieces = torch.split(tokens_BT, [40, 1, 1, 22, 1, TEXT - 65], 1)
     return torch.cat([logits(decoder, piece, cache=cache) for piece in pieces], 1)
@@ -128,9 +130,9 @@ def exported(trained: TrainedRun, tokens_BT: Tensor) -> float:
 
 
 def places(trained: TrainedRun) -> tuple[dict[str, float], list[str]]:
-    """For each of PLACES, the largest share of attention that any head has there, on held-out windows.
+    """For each place in PLACES (such as the previous token), the largest share of attention that a head gives to it.
 
-    The windows have the training context length.
+    The shares are measured on held-out windows of the training context length.
     """
     decoder, length = trained.decoder("best"), int(trained.config.model.train_length)
     tokens = trained.held_out_text().held_out
@@ -147,8 +149,8 @@ def costs(trained: TrainedRun) -> tuple[dict[str, float], list[str]]:
 
     step_time@T: the time of a training step with one text of T tokens. step_memory@T: the bytes that the step keeps for
     its backward pass. token_time@T: the time to read one token after T others. token_memory@T: the bytes of the cache.
-    The two models are timed alternately, in one thread of a CPU. A time is NaN if other work on the machine prevents a
-    steady ratio; a remark says so.
+    The two decoders are timed alternately, in one thread of a CPU. If other work on the machine keeps the ratio of the
+    times from being steady, the number is NaN and a remark says so.
     """
     config, n_vocab = trained.config, trained.manifest["data"]["n_vocab"]
     torch.manual_seed(0)
@@ -212,7 +214,7 @@ def filled(decoder: Decoder, tokens_BT: Tensor) -> Cache:
 def reads_of(decoders: Sequence[Decoder], caches: Sequence[Cache], token_B1: Tensor) -> list[Callable[[], object]]:
     """Functions, one for each decoder, that read this token with a fresh copy of the decoder's cache.
 
-    The copy is fresh because the time depends on the cache's address in memory.
+    A fresh copy has another address in memory, and the time depends on this address.
     """
     copies = [deepcopy(cache) for cache in caches]
     return [partial(model.hidden, token_B1, cache=cache) for model, cache in zip(decoders, copies, strict=True)]
@@ -221,7 +223,7 @@ def reads_of(decoders: Sequence[Decoder], caches: Sequence[Cache], token_B1: Ten
 def steady_ratio(pair: Callable[[], Sequence[Callable[[], object]]], times: int) -> float:
     """The time of the first call divided by that of the second, measured until the ratio is steady; NaN if it never is.
 
-    pair: makes the two calls anew for each repeat.
+    pair: a function that makes the two calls; each repeat makes them anew.
     """
     ratios: list[float] = []
     for _ in range(MOST_REPEATS):

@@ -35,11 +35,11 @@ REPLACEMENT = "\ufffd"  # bytes that are not yet a whole character decode to thi
 
 @final
 class DecoderWriter:
-    """A decoder of this project with its tokenizer and a cache of what it has read; a text begins as in training.
+    """A decoder of this project that writes texts, with its tokenizer and a cache of the tokens that it has read.
 
-    name: the model's name on a page. first: the token in front of every text; None if there is none. ends: the tokens
-    that end a text. most: the number of tokens that the decoder can read; None if there is no limit. normalisers: the
-    normaliser of each layer.
+    Each text begins with the token with which texts began in training. name: the model's name on a page. first: this
+    token; None if there is none. ends: the tokens that end a text. most: the largest number of tokens that the decoder
+    can read; None if there is no limit. normalisers: the normaliser of each layer.
     """
 
     def __init__(self, name: str, decoder: Decoder, vocabulary: Vocabulary) -> None:
@@ -77,12 +77,12 @@ class DecoderWriter:
         return self.decoder.unembed(self.decoder.hidden(tokens_BT, cache=self.cache)[:, -1])
 
     def repeat(self, n: int) -> None:
-        """Continue with n copies of the one text read so far."""
+        """Copy the text in the cache n times, to continue it in n ways; the cache must contain exactly one text."""
         assert self.cache is not None, "begin makes the cache"
         self.cache.select(torch.zeros(n, dtype=torch.int64))
 
     def log_probabilities(self, tokens_BT: Tensor, n: int) -> Tensor:
-        """ln p of every next token after each of the last n tokens of whole texts, [B, n, V], at least float32."""
+        """ln p of every possible next token after each of the last n tokens of whole texts: [B, n, V], >= float32."""
         of_draws = [self.decoder.hidden(tokens_BT, step=draw)[:, -n:] for draw in self.decoder.draws(tokens_BT)]
         each = [at_least_float32(self.decoder.unembed(x_BnD)).log_softmax(-1) for x_BnD in of_draws]
         return torch.stack(each).mean(0)  # the mean of ln p, as in the loss of an evaluation
@@ -132,7 +132,7 @@ class PretrainedWriter:
         self.cache = getattr(found, "past_key_values", None)
         if self.cache is None:
             raise UserError(
-                f"{self.name} ({type(self.model).__name__}) has no cache of keys and values; it cannot write"
+                f"{self.name} ({type(self.model).__name__}) has no cache of keys and values, so it cannot write"
             )
         logits_BV: Tensor = found.logits[:, -1]
         return logits_BV
@@ -253,9 +253,9 @@ def write(
 def next_tokens(
     logits_BV: Tensor, *, temperature: float, top_k: int | None, generators: Sequence[torch.Generator]
 ) -> list[int]:
-    """A token for each row: the likeliest at temperature 0, else one drawn from the `top_k` likeliest.
+    """A token for each row: at temperature 0 the likeliest token, else a token drawn from the `top_k` likeliest.
 
-    generators: one for each row.
+    generators: a random generator for each row.
     """
     logits_BV = at_least_float32(logits_BV).cpu()
     if not bool(logits_BV.amax(-1).isfinite().all()):
@@ -298,7 +298,7 @@ class TextStream:
 
 @final
 class AnsweringPretrained:
-    """A Hugging Face model that answers. It computes logits from the first scored column on, a few columns at once."""
+    """A Hugging Face model that answers. It computes no logits before the first scored token."""
 
     def __init__(self, probed: ProbedHuggingFaceModel) -> None:
         self.probed = probed
@@ -315,22 +315,22 @@ class AnsweringPretrained:
 
 
 def check_is_written(task: Task, example: Example) -> None:
-    """Raises UserError unless the answer is at the end of the example, after the whole question."""
+    """Raises UserError unless the example is a whole question followed by its whole answer."""
     scored = example.scored
     if example.answers is not None or not scored[int(scored.argmax()) :].all():
         raise UserError(
             f"by=generation is for tasks whose answer follows the whole question, and {type(task).__name__} has "
-            "answers in between; leave by= out"
+            "answers inside the question; leave by= out"
         )
 
 
 @torch.inference_mode()
 def score_written(writer: Writer, task: Task, examples: Iterable[tuple[Example, int]]) -> AnswerScores:
-    """Scores of what the model writes greedily after each question.
+    """The scores of the texts that the model writes greedily after each question.
 
-    The model reads a question in one pass, then takes one step for each token. The score of a length test counts the
-    references that the text contains, whatever their order, in upper or lower case (RULER's rule). Writing stops when
-    all are found; this changes no score. Any other task has one reference, the tokens of its answer.
+    The model reads a question in one pass, then writes one token in each step. In a length test, the score is the
+    number of references that the written text contains, in any order, in upper or lower case (RULER's rule). Writing
+    stops when all references are found; this changes no score. Any other task has one reference, the answer's tokens.
     """
     scores = AnswerScores(written=True)
     for example, times in examples:

@@ -55,14 +55,12 @@ VERSION: str = lm_eval.__version__
 class HarnessModel(HFLM):
     """A model with the interface of the harness: how likely a text is after another, and how the model continues it.
 
-    writer: the model with its tokenizer. first: the token in front of a text without context; if None, the first token
-    of such a text is not scored. one_by_one: whether texts are read and written one by one, because the encoding
-    depends on the whole batch. longest: the number of tokens of context; the beginning of a longer text is cut off, and
-    `n_cut` counts such texts. batch_tokens: the number of tokens read at once. peers: the processes that share the
-    questions.
-
-    The harness computes likelihoods from the writer's log-probabilities. To write texts, transformers' `generate` uses
-    `model` and `tokenizer`.
+    writer: the model with its tokenizer, for likelihoods. model, tokenizer: the same model and tokenizer in the form
+    that transformers' `generate` needs to write texts. first: the token in front of a text without context; if None,
+    the first token of such a text is not scored. one_by_one: whether every batch is a single text, because the encoding
+    of a text would depend on the other texts of a batch. longest: the largest number of tokens of a text; the beginning
+    of a longer text is cut off, and `n_cut` counts such texts. batch_tokens: the number of tokens of a batch. peers:
+    the processes that share the questions.
     """
 
     def __init__(
@@ -99,7 +97,7 @@ class HarnessModel(HFLM):
 
     @classmethod
     def of_pretrained(cls, probed: ProbedHuggingFaceModel, **options: Any) -> HarnessModel:
-        """A loaded model. As in the harness, a text without context is read after BOS, or after EOS without a BOS."""
+        """A loaded model. As in the harness, a text without context begins with BOS or, if there is none, with EOS."""
         tokenizer = probed.tokenizer
         first = tokenizer.eos_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
         options |= {"first": first, "one_by_one": probed.follows_length}
@@ -169,8 +167,8 @@ class HarnessModel(HFLM):
 def asked(model: HarnessModel, loaded: dict[str, Any], *, examples: int | None, trust: bool) -> dict[str, Any]:
     """The harness' results, with the versions of tasks and the numbers of examples and shots.
 
-    examples: the number of examples of each task, from the first on; None for all. The processes share the questions,
-    and all processes get the results.
+    examples: the number of examples of each task, counted from the first; None for all examples. The processes share
+    the questions, and all processes get the results.
     """
     random.seed(DEFAULT_RANDOM_SEED)
     np.random.seed(DEFAULT_OTHER_SEED)
@@ -189,7 +187,7 @@ def asked(model: HarnessModel, loaded: dict[str, Any], *, examples: int | None, 
 
 
 def check_targets(loaded: dict[str, Any], examples: int | None) -> None:
-    """Raises UserError if no example of a task has its right answer among its choices: all would count as wrong."""
+    """Raises UserError if no example of a task has the right answer among the choices: every answer would be wrong."""
     for name, task in loaded["tasks"].items():
         docs = list(islice(task.eval_docs, examples)) if task.OUTPUT_TYPE == "multiple_choice" else []
         n_lost = sum(not has_right_answer(task, doc) for doc in docs)
@@ -242,7 +240,7 @@ def opened_tasks(names: Sequence[str], folder: str | None, *, trust: bool) -> di
 def refuse_code(path: Path, seen: frozenset[Path] = frozenset()) -> None:
     """Raises UserError if a yaml is broken, or if it or a file that it includes would run code.
 
-    The harness' own files are not checked: whoever installed the harness has trusted them.
+    The harness' own files are not checked, because whoever installs the harness trusts them.
     """
     path = path.resolve()
     if path in seen or path.is_relative_to(Path(lm_eval.__file__).parent):
@@ -270,8 +268,8 @@ def refuse_code(path: Path, seen: frozenset[Path] = frozenset()) -> None:
 def quietly(*, trust: bool = False) -> Iterator[None]:
     """Inside the block the harness shows only progress bars, and only on a terminal; nothing goes to standard output.
 
-    Without `trust`, jinja2's sandbox renders the templates of tasks: in an ordinary environment a template can reach
-    all of Python.
+    Without `trust`, the templates of tasks are rendered in the sandbox of jinja2, because outside the sandbox a
+    template can reach all of Python.
     """
     own = lm_eval.utils.env
     safe = jinja2.sandbox.SandboxedEnvironment(undefined=own.undefined, keep_trailing_newline=True)

@@ -79,9 +79,9 @@ def hugging_face_model(model: nn.Module, tokenizer: Any) -> Iterator[ProbedHuggi
 
 
 def vocabulary_of_run(tokenizer: Any) -> Vocabulary:
-    """The tokenizer, checked. Raises UserError if it is not one for a decoder of this project."""
+    """Return the given tokenizer. Raises UserError if it is not the tokenizer of a decoder of this project."""
     if not isinstance(tokenizer, Vocabulary):
-        raise UserError("a model of rr.load goes with its tokenizer: model, tokenizer = rr.load(run)")
+        raise UserError("a model from rr.load needs the tokenizer from rr.load: model, tokenizer = rr.load(run)")
     return tokenizer
 
 
@@ -111,8 +111,9 @@ def given_to_read(
 ) -> Iterator[Reader]:
     """A `Reader` of the model and the given text, by the rules of `roundround eval`.
 
-    data: a corpus, the name of a corpus, or a list of texts. separate_documents: None for the corpus's own setting.
-    reading: `stride`, `max_tokens` and `batch_tokens`. Raises UserError in the same cases as `roundround eval`.
+    data: a corpus, the name of a corpus, or a list of texts. separate_documents: whether tokens attend only within
+    their document; None for the setting of the corpus. reading: the options `stride`, `max_tokens` and `batch_tokens`.
+    Raises UserError in the same cases as `roundround eval`.
     """
     check_windows(lengths, **reading)
     corpus: Source | Sequence[str] = data
@@ -125,7 +126,7 @@ def given_to_read(
             vocabulary, device = vocabulary_of_run(tokenizer), model.embed_tokens.weight.device
             if vocabulary.first is not None:
                 raise UserError(
-                    "only a model of text can read text, and this one learned a task; to count its right answers use "
+                    "this model learned a task, so it cannot read running text; to count right answers use "
                     "roundround eval run=RUN"
                 )
             if bos == "true":
@@ -157,7 +158,7 @@ def made(make: Any, family: type[nn.Module], shape: Any) -> nn.Module:
     """The module that the user's function makes for a layer. Raises UserError if it is not of class `family`."""
     found = make(shape) if callable(make) else make
     if not isinstance(found, family):
-        raise UserError(f"rr.patch takes a name, or a function that makes a {family.__name__}; this makes {found!r}")
+        raise UserError(f"rr.patch takes a name, or a function that makes a {family.__name__}, not {found!r}")
     return found
 
 
@@ -166,8 +167,8 @@ def makers_of(
 ) -> tuple[MakeSoftmax | None, MakeEncoding | None]:
     """Functions that make the normaliser and the encoding of each layer, from names of options or the user's functions.
 
-    numbers: values for parameters of the named options. Raises UserError if a parameter belongs to no named option, or
-    to both.
+    numbers: values for parameters of the named options. Raises UserError if a parameter belongs to none of the named
+    options or to both of them.
     """
     families: dict[str, tuple[Any, type[nn.Module]]] = {
         "softmax": (softmax, AttentionSoftmax),

@@ -1,4 +1,4 @@
-"""The model and the texts of a verb, the way that a model reads text in windows, and the loss in these windows.
+"""Opens the model and the texts that a verb needs, reads the texts in windows, and computes the loss in the windows.
 
 docs/howto/evaluation.md explains how text is read. Shapes: L layers, H heads, N bins of rows.
 
@@ -49,11 +49,12 @@ TARGETS_TO_CHOOSE_BY = 2048  # enough to distinguish losses that differ by a few
 class Reader:
     """A model and the text that it is scored on, in windows of any length.
 
-    model: a decoder of this project, or a pretrained model wrapped for a probe. bos: whether the token that begins a
-    text stands in front of windows (auto, true or false). It is false for a decoder of this project, because the
-    decoder was trained on windows that begin anywhere. stride: the number of tokens from the beginning of one window to
-    the next (None: the length of a window). max_tokens: the number of targets to score, from the first on (None: all).
-    separate_documents: whether tokens attend only within their document. peers: the processes that share the windows.
+    model: a decoder of this project, or a pretrained model wrapped for a probe. bos: whether every window begins with
+    the token that begins a text (auto, true or false). For a decoder of this project bos is false, because the decoder
+    was trained on windows that begin anywhere. stride: the number of tokens from the beginning of one window to the
+    beginning of the next (None: the length of a window). max_tokens: the number of targets to score, counted from the
+    first target (None: all). separate_documents: whether tokens attend only within their document. peers: the processes
+    that share the windows.
     """
 
     model: Decoder | ProbedModel
@@ -68,7 +69,7 @@ class Reader:
 
     @property
     def one_by_one(self) -> bool:
-        """Whether documents are read one by one; a decoder of this project masks documents within a window instead."""
+        """Whether documents are read one by one. A decoder of this project reads windows and masks other documents."""
         return self.separate_documents and isinstance(self.model, ProbedModel)
 
     @property
@@ -92,12 +93,13 @@ class Reader:
         }
 
     def first_token(self, length: int) -> int | None:
-        """The token in front of every window of this length, or None; with bos=auto, whichever gives the lower loss.
+        """The token in front of every window of this length; None if windows begin without it.
 
-        Models differ: a model whose first key is a sink needs the token before any window. To a model trained on
-        windows that begin anywhere, the token means the beginning of a text, and most windows begin inside a text. The
-        losses of the first targets are compared. If documents are read one by one, the token stands where the tokenizer
-        puts it, unless bos=false. Raises UserError as `check` does.
+        With bos=auto, the losses of the first targets are computed with and without the token, and the lower loss
+        decides. A model that uses its first key as a sink needs the token before every window. But a model trained on
+        windows that begin anywhere takes the token as the beginning of a text, and most windows begin inside a text.
+        If documents are read one by one, the token stands where the tokenizer puts it, unless bos=false. Raises
+        UserError in the same cases as `check`.
         """
         self.check(length)
         if not isinstance(self.model, ProbedModel) or self.bos == "false":
@@ -152,7 +154,7 @@ class Reader:
         tokens, stride = self.data.held_out[: self.n_tokens], self.stride or length
         windows = DocumentWindows(tokens, self.is_joint, first=first_token, length=length, stride=stride)
         if not len(windows):
-            raise UserError("no document has a token to predict from the one before it; give longer documents")
+            raise UserError("the documents are too short: none has a second token to predict; give longer documents")
         return windows
 
     def cut(self, values: Tokens, length: int, most: int | None) -> EvaluationWindows:
@@ -160,7 +162,7 @@ class Reader:
 
     @functools.cached_property
     def is_joint(self) -> NDArray[np.bool_]:
-        """True at tokens of the stream that join documents, [n_tokens]; the same token inside a text is no joint."""
+        """True at each token that only joins two documents of the stream, [n_tokens]; False at all tokens of texts."""
         ids, n_bytes = (x[: self.n_tokens] for x in (self.data.held_out, self.data.held_out_bytes))
         is_joint: NDArray[np.bool_] = (np.asarray(ids) == self.data.end_of_document) & (np.asarray(n_bytes) == 0)
         return is_joint
@@ -174,7 +176,7 @@ class Reader:
 
 @dataclass(frozen=True)
 class Windowed:
-    """A reader for a probe, with one length of windows and the token in front of them."""
+    """A reader for a probe: all windows have the same length and the same token in front (or none)."""
 
     reader: Reader
     length: int
@@ -261,7 +263,7 @@ def measure(
 ) -> tuple[dict[int, PositionLoss], dict[int, Dispersion]]:
     """Losses at each length and, if `dispersion` is True, the dispersion of the attention behind these losses.
 
-    The targets are the same at all lengths: every token of the stream but the first, or the first max_tokens of them.
+    The targets are the same at all lengths: the tokens of the stream from the second on, but at most max_tokens.
     """
     losses, dispersions = {}, {}
     for length, first in first_tokens.items():
@@ -284,9 +286,9 @@ def of_all(own: Dispersion, peers: Peers) -> Dispersion:
 
 
 def subject_choices(cfg: DictConfig, invocation: Invocation, *, with_data: bool = False) -> dict[str, str]:
-    """Remove the default model from the config if a run is given. Returns the options that the command then chooses.
+    """Remove the default model from the config if the command names a run. Returns the chosen option of each group.
 
-    with_data: whether to add the text that goes with a pretrained model, if the command names the model and no text.
+    with_data: whether to add a pretrained model's default text if the command names the model but no text.
     """
     choices = invocation.given
     if cfg.run is not None and not any(key.partition(".")[0] == "model" for key in overridden(invocation.overrides)):
@@ -302,14 +304,14 @@ def refuse_checkpoint(invocation: Invocation) -> None:
     """Raises UserError if the command line gives `checkpoint` for a pretrained model, which has no checkpoints."""
     if "checkpoint" in overridden(invocation.overrides):
         raise UserError(
-            "checkpoint= names a checkpoint of a run; a pretrained model has none; give run=, or leave it out"
+            "checkpoint= names a checkpoint of a run, and a pretrained model has none; give run= or no checkpoint="
         )
 
 
 def run_of(config: Any) -> TrainedRun:
-    """The training run that `run` names, with the config's `pe` and `softmax` instead of the run's own if given.
+    """The training run that the config names. If the config gives `pe` or `softmax`, it replaces the run's own.
 
-    Raises UserError if there is no such finished run.
+    Raises UserError if `run` names no finished training run.
     """
     source = find_run(config.run, config.outputs, "train", done=True)
     return TrainedRun(source, trust=config.trust, pe=config.pe, softmax=config.softmax)
@@ -332,8 +334,8 @@ def probed_model_of(config: SubjectConfig, device: torch.device) -> Iterator[tup
 def prompt_for(prompt: str | None, probed: ProbedModel, trained: TrainedRun | None) -> list[int]:
     """Token ids of the text that is shown token by token.
 
-    Without a prompt, the text is an example of the task that the run learned; if it learned none, a fixed text with
-    apostrophes. Raises UserError if the prompt has a word that the task's vocabulary lacks.
+    Without a prompt, the text is an example of the task that the run learned. If there is no task, it is a fixed text
+    with apostrophes. Raises UserError if the prompt has a word that the task's vocabulary lacks.
     """
     task = None if trained is None else trained.task()
     if task is None:
@@ -353,7 +355,7 @@ def check_symbols(prompt: str, vocabulary: Vocabulary) -> None:
 
 
 def examples_of(task: Task, length: int | None) -> Iterator[list[int]]:
-    """An endless series of test examples of a task, as token ids; length: None for the lengths in training."""
+    """An endless series of a task's test examples, as token ids. length: the length of each; None: as in training."""
     examples = Examples(task, seed=0, split="test", length=length)
     return (examples[i].tokens.tolist() for i in count())
 
@@ -369,7 +371,7 @@ def scored_of(trained: TrainedRun | None, length: int | None, n: int) -> list[li
     examples = Examples(task, seed=0, split="test", length=length)
     if examples[0].answers is not None:
         raise UserError(
-            "ablate= scores tokens of the sequence, and this task keeps its answers outside it; use roundround eval"
+            "ablate= scores tokens of the sequence, and this task's answers are no part of it; use roundround eval"
         )
     return [examples[i].scored.tolist() for i in range(n)]
 
@@ -377,10 +379,10 @@ def scored_of(trained: TrainedRun | None, length: int | None, n: int) -> list[li
 def windows_for(
     config: SubjectConfig, probed: ProbedModel, trained: TrainedRun | None, peers: Peers, *, batch_tokens: int = 2048
 ) -> Windowed | None:
-    """Running text in windows, read as `roundround eval` reads it: the run's own text, or another if `length` is given.
+    """Text in windows, read as in `roundround eval`: the run's own text, or another text that comes with a `length`.
 
-    Returns None if the run learned a task. Also returns None if another text is given without `length`, because the
-    documents of that text are then read one by one.
+    Returns None if the run learned a task. Also returns None if the config has another text without a `length`, because
+    the documents of such a text are read one by one.
     """
     own = config.data is None and config.texts is None and trained is not None
     if (trained is not None and trained.task() is not None) or (not own and config.length is None):
@@ -395,7 +397,7 @@ def windows_for(
     else:
         if trained is not None and trained.separate_documents:
             raise UserError(
-                "length= joins documents into windows, and this run's documents did not see each other; leave it out"
+                "length= joins documents into windows, but this run was trained on separate documents; omit length="
             )
         separate = config.data is not None and build(config.data, Corpus).separate_documents  # type: ignore[type-abstract]
         if trained is not None:
@@ -424,9 +426,9 @@ def texts_for(
 ) -> list[list[int]]:
     """Token ids of the texts to probe, within the limits of the config.
 
-    The texts are the windows of `windowed`. If that is None, they are examples of the task that the run learned, or
-    documents, each after the model's first token (if any). If documents did not see each other in the run, each text is
-    a document or the beginning of one.
+    If `windowed` is given, the texts are the windows. But if documents did not see each other in the run, each text is
+    a document, cut off at the length of a window. If `windowed` is None, the texts are examples of the task that the
+    run learned. If there is no task, the texts are documents, each with the model's first token (if any) in front.
     """
     if windowed is not None:
         if trained is None or not trained.separate_documents:
@@ -448,7 +450,7 @@ def texts_for(
 
 
 def documents_of(config: SubjectConfig) -> Iterator[str]:
-    """The package's texts named by `texts`, or the documents of `data`, held out or not."""
+    """The documents of the corpus `data`, held out or not; without `data`, the package's texts that `texts` names."""
     if config.data is None:
         return iter(texts_of("shakespeare" if config.texts is None else config.texts))
     corpus = build(config.data, Corpus)  # type: ignore[type-abstract]
@@ -456,7 +458,7 @@ def documents_of(config: SubjectConfig) -> Iterator[str]:
 
 
 def limited(texts: Iterator[list[int]], config: SubjectConfig) -> list[list[int]]:
-    """The texts that fit into `max_tokens` and `max_documents`, and in any case the first one."""
+    """As many texts, from the first on, as `max_tokens` and `max_documents` allow, but at least the first."""
     found: list[list[int]] = []
     n_tokens = 0
     for text in islice(texts, config.max_documents):

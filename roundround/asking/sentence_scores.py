@@ -76,10 +76,10 @@ def read_once(model: Model, prefix_1N: Tensor, n_tokens: int) -> SharedText:
 
 @final
 class ReadAgain:
-    """The shared text, read again with each sentence; it may be empty.
+    """The shared text, which is read again with each sentence. An empty shared text is allowed.
 
-    n_read_again: the number of tokens of the shared text that are read with each sentence. of_one_length: whether the
-    object serves sentences of one length only, because frequencies depend on the length of the whole text.
+    n_read_again: the number of tokens of the shared text that are read with each sentence. of_one_length: True if the
+    object only serves sentences of one length, because the encoding's frequencies depend on the length of a whole text.
     """
 
     of_one_length = False
@@ -108,7 +108,7 @@ class ReadAgain:
 class KeptByDecoder:
     """The shared text in a decoder's cache, with the interface of `ReadAgain`.
 
-    n_tokens: the number of tokens of a sentence; it matters if frequencies depend on the length of the whole text.
+    n_tokens: the number of tokens of a sentence, for encodings whose frequencies depend on the length of a whole text.
     """
 
     n_read_again = 0

@@ -80,7 +80,9 @@ def test_filters_choose_among_rows_by_their_settings_and_places(tmp_path: Path) 
 def test_two_files_that_disagree_are_refused(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     paths = [write(tmp_path, "pe,seed,value\nrope,1,2\n"), write(tmp_path / "b", "pe,seed,value\nrope,1,3\n")]
-    with pytest.raises(UserError, match=r"different numbers for all runs, seed 1, in .*; leave one of them out"):
+    with pytest.raises(
+        UserError, match=r"different numbers for all runs, seed 1, in .*; leave out all but one of these"
+    ):
         compare(paths)
 
 

@@ -198,7 +198,10 @@ def test_other_versions_another_device_and_other_code_are_named(trained: Path, a
         ({"status": "failed: NotFinite: the loss"}, "is not finished (failed: NotFinite: the loss)"),
         ({"status": "interrupted"}, "is not finished (interrupted)"),
         ({"status": "running"}, "is not finished (died)"),
-        ({"verb": "reproduce"}, "is a run of reproduce, which rerun cannot repeat; it repeats train, eval, probe"),
+        (
+            {"verb": "reproduce"},
+            "is a run of reproduce, which rerun cannot repeat; rerun can repeat train, eval, probe",
+        ),
         ({"overrides": ["hydra.callbacks.x._target_=os.system"]}, "override 'hydra.callbacks.x._target_=os.system'"),
         ({"overrides": ["logger@hydra.callbacks=none"]}, "override 'logger@hydra.callbacks=none'"),
         ({"overrides": ["--config-dir=/evil"]}, "override '--config-dir=/evil'"),
