@@ -165,8 +165,9 @@ class EntropyScaledAttention(torch.autograd.Function):
     """softmax(beta e) v in little memory, where beta is a function of each row's entropy; gradients flow through beta.
 
     Two calls of `TiledAttention` under autograd give the same result in more memory: 590 MiB at 32k tokens instead of
-    428 MiB. This function needs less because it does not store each row's mean key for the backward pass. It also
-    holds the gradients of one call at a time, and in the call for the entropy the gradients of a few heads at a time.
+    428 MiB. This function needs less because it does not store each row's mean key for the backward pass. In the
+    backward pass it also holds fewer gradients at once: those of the output or those of the entropy, and for the
+    entropy those of a few heads.
 
     apply(q, k, v, beta_of, scale, keys): beta_of maps entropies [B, H, Q, 1] in nats to inverse temperatures.
     """

@@ -208,7 +208,7 @@ class AnswerScores:
     def add(self, times_B: Tensor, **of_each: Tensor) -> None:
         """Add distinct examples. times_B: the number of times that each example was drawn.
 
-        of_each: the values of each example, [B], for the names in COUNTED from `exact` to `nats`.
+        of_each: one tensor [B] of values by example for each name in COUNTED from `exact` to `nats`, under that name.
         """
         w = times_B.cpu().double()
         sums = {name: w * value_B.cpu().double() for name, value_B in of_each.items()}

@@ -4,7 +4,8 @@ Kinds of results: a text, the dispersion of attention, a task, minimal pairs, ta
 `eval_panels.py` shows the records. Some tasks measure their length in another unit than tokens; `contexts` is {length
 of a task: number of tokens}.
 
-Shapes: N pairs of a phenomenon, P phenomena; L layers, H heads, N bins of rows by their number of visible keys.
+Shapes of minimal pairs: P phenomena, N pairs in each. Shapes of dispersion: L layers, H heads, N bins of rows; the bin
+of a row depends on its number of visible keys.
 
 Tested by tests/training/test_eval.py, tests/training/test_task_runs.py, tests/training/test_pair_runs.py,
 tests/asking/test_eval_pretrained.py, tests/asking/test_harness.py and tests/probing/test_dispersion.py.

@@ -158,7 +158,10 @@ def table_of(heads: Sequence[ProbedHead], measures: Sequence[str]) -> Table:
 
 
 def ablation(records: Sequence[Record]) -> Section:
-    """Perplexity with frequencies set to zero, by the tokens before a target or by the fraction of frequencies kept."""
+    """Perplexity when some frequencies are set to zero.
+
+    The x axis is the number of tokens before a target, or the fraction of frequencies kept.
+    """
     found = [r for r in records if r["metric"] == "perplexity" and "ablate" in r]
     title = "Frequencies set to zero"
     if not found:

@@ -75,9 +75,10 @@ class Panel:
     reversed_x: bool = False
 
     def visible(self, curve: Curve) -> tuple[NDArray[np.float64], ...]:
-        """x, y, low and high of a curve of P points, [P] each; bands are cut at `possible`.
+        """x, y, low and high of a curve of P points, [P] each.
 
-        A value of y, low or high that cannot be drawn is NaN.
+        The band from low to high is clipped to the range `possible`. A value that cannot be
+        drawn is NaN.
         """
         x, y = (np.asarray(values, dtype=np.float64).ravel() for values in (curve.x, curve.y))
         low, high = (np.asarray(values, dtype=np.float64).ravel() for values in (curve.low, curve.high))
