@@ -176,7 +176,7 @@ def replaced_in_pattern(own: DictConfig | None, given: DictConfig) -> DictConfig
 
 
 def why_unread(part: str, kinds: Mapping[str, KindConfig], pattern: str) -> str:
-    """The message that no layer reads `pe=` (or another part), as every kind of layer sets its own; "" if one reads it."""
+    """The message that every kind of layer sets its own `pe=` (or another part), so none reads it; "" if one does."""
     if not kinds or any(getattr(kind, part) is None for kind in kinds.values()):
         return ""
     instead = " or ".join(f"{part}@pattern.{name}.{part}=..." for name in kinds)
