@@ -6,8 +6,9 @@ l e^d, and t becomes (t + d l) e^d. In the backward pass the gradient of a logit
 kernel computes the gradient of the queries, another the gradient of the keys. Logits, sums and entropies are always
 float32, so inputs in bfloat16 cost the entropy no digits. The pass does half the work of attention.
 
-In half precision a matrix product would lose digits of small gradients dH. So dH is multiplied in float32 after the
-product: for the queries row by row, for the keys by the largest |dH| of each block of rows.
+In half precision a matrix product would lose digits of small gradients dH. So the product for the queries is computed
+without dH, and its result is multiplied by dH in float32. The product for the keys is computed with dH / D, where D is
+the largest |dH| of a block of rows, and its result is multiplied by D in float32.
 Windows, chunks, padding, caches and grouped queries need no mask tensor.
 
 Under TRITON_INTERPRET=1, set before Triton is imported, the kernels run on a CPU, slowly.
@@ -258,7 +259,10 @@ class RowEntropy(torch.autograd.Function):
 
 
 def launch(kernel: Any, q: Tensor, k: Tensor, scale: float, keys: Keys, *rest: Tensor) -> None:
-    """Run a kernel with one program for each head and block of rows, or for each key head and block of keys."""
+    """Run a kernel with one program for each text, head and block of rows.
+
+    `gradient_of_keys` has one program for each text, key head and block of keys instead.
+    """
     (n_batch, n_heads, n_queries, n_channels), (n_key_heads, n_keys) = q.shape, k.shape[1:3]
     size = 64 if n_channels <= 128 else 32
     of_keys = kernel is gradient_of_keys

@@ -114,9 +114,9 @@ def block_mask(keys: Keys) -> Any:
 
 
 def blocks_of(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """For each block of rows, the number of key blocks marked in `blocks`, and the indices of all key blocks.
+    """For each row of `blocks`, the number of key blocks that are True, and the indices of all key blocks, True first.
 
-    The numbers are [1, 1, row blocks]. The indices are [1, 1, row blocks, key blocks]; marked key blocks come first.
+    `blocks` is [row blocks, key blocks]; the results are [1, 1, row blocks] and [1, 1, row blocks, key blocks].
     """
     number = blocks.sum(-1, dtype=torch.int32)
     order = blocks.int().sort(dim=-1, descending=True, stable=True).indices.to(torch.int32)

@@ -64,8 +64,8 @@ def entropy(q_BHQC: Tensor, k_BGKC: Tensor, *, scale: float, keys: Keys, bias: L
 
     Without that kernel: H = log-sum-exp - E_p[e]. The mean logit E_p[e] is scale q . E_p[k] + slope E_p[t_j - t_i],
     where t are the coordinates of a linear bias (`LinearTerms`). One call of attention with the keys as values gives
-    E_p[k]. The log-sum-exp, these values, and q and slope in the formula are detached. What remains of the gradient is
-    the exact derivative dH/de_j = -p_j (e_j - E_p[e]); it also reaches slopes and coordinates.
+    E_p[k]. In this formula only the weights p pass a gradient. This gradient is the exact derivative
+    dH/de_j = -p_j (e_j - E_p[e]), and it also reaches slopes and coordinates.
     """
     return entropy_and_log_sum_exp(q_BHQC, k_BGKC, scale=scale, keys=keys, bias=bias)[0]
 
@@ -73,7 +73,7 @@ def entropy(q_BHQC: Tensor, k_BGKC: Tensor, *, scale: float, keys: Keys, bias: L
 def entropy_and_log_sum_exp(
     q_BHQC: Tensor, k_BGKC: Tensor, *, scale: float, keys: Keys, bias: LinearBias | None = None
 ) -> tuple[Tensor, Tensor]:
-    """`entropy`, and the log-sum-exp of the logits of each row [B, H, Q, 1], which passes no gradient."""
+    """The result of `entropy`, and the log-sum-exp of each row, [B, H, Q, 1]; only the entropy passes a gradient."""
     q_BHQC, k_BGKC = fitted(q_BHQC, k_BGKC)
     if bias is None and has_entropy_kernel(q_BHQC, keys):
         return entropy_by_kernel(q_BHQC, k_BGKC, scale, keys)
@@ -197,10 +197,11 @@ def without_broken_rows(
 
 
 def of_those_that_see(longest_BGQ: Tensor, keys: Keys) -> Tensor:
-    """For each key, the largest of the norms in `longest_BGQ` among the queries that see the key, [B, G, K].
+    """For each key, the largest norm of a query that sees the key, [B, G, K].
 
-    Without a causal mask it is the largest norm of all queries, [B, G, 1]. The mask matters for xPos: products of late
-    keys with the first queries overflow, but the first queries do not see late keys.
+    Without a causal mask the result is the largest norm of all queries, [B, G, 1]. The mask matters for xPos: products
+    of late keys with the first queries overflow, but the first queries do not see late keys.
+    longest_BGQ: for each key head and row, the largest norm of a query among the key head's query heads.
     """
     if not keys.causal:
         return longest_BGQ.amax(-1, keepdim=True)

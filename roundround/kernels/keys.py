@@ -1,4 +1,4 @@
-"""The shape of an attention layer, and its keys: which query sees which key.
+"""The sizes of an attention layer (`AttentionShape`), and which query sees which key (`Keys`).
 
 Shapes: B batch, T tokens, Q queries, K keys, H heads.
 """
@@ -102,7 +102,10 @@ class Keys:
         return past_all and self.valid_BK is None and not hides
 
     def chunks_hide(self, chunk: int | None) -> bool:
-        """Whether chunks of this size can hide keys. Even long chunks can, if one begins after the first key."""
+        """Whether chunks of this size can hide keys.
+
+        If the chunks are at least as long as the text, they can hide keys only if one begins after the first key.
+        """
         return chunk is not None and (chunk < self.n_keys or isinstance(self.begins, Tensor) or bool(self.begins))
 
     def within(self, window: int | None, chunk: int | None = None) -> Keys:
@@ -169,9 +172,9 @@ class Keys:
         return self.chunk is not None and (self.valid_BK is not None or self.begins is not None)
 
     def first_visible(self, row_Q: Tensor) -> Tensor:
-        """The first key that each of R query rows sees, ignoring documents and padding: int64, at least 0.
+        """The first key that each of the query rows `row_Q` sees, ignoring documents and padding: int64, at least 0.
 
-        Its shape is [R], or [B, 1, R] if chunks begin after padding.
+        Its shape is [len(row_Q)], or [B, 1, len(row_Q)] if chunks begin after padding.
         """
         row_Q = row_Q + self.n_keys - self.n_queries
         first_Q = torch.zeros_like(row_Q)

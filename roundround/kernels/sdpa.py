@@ -1,6 +1,6 @@
 """PyTorch's own attention kernels: the choice of a kernel for a call, and calls that return log-sum-exps.
 
-What the kernels take was read in torch 2.6 to 2.13, aten/src/ATen/native/transformers/cuda/sdp_utils.cpp. The flash
+The kernels have these limits in torch 2.6 to 2.13, aten/src/ATen/native/transformers/cuda/sdp_utils.cpp. The flash
 kernel takes half precision on compute capability 8.0 and above, multiples of 8 channels up to 256, and grouped queries;
 it takes no mask. The memory-efficient kernel takes masks, any multiple of 8 channels, float32, float16, and on compute
 capability 8.0 and above bfloat16; it takes no grouped queries. For all other calls PyTorch uses its math kernel, which
@@ -33,7 +33,10 @@ MASK_ALIGNMENT = 8  # elements; the memory-efficient kernel reads 16 bytes of a 
 
 
 class Kernel(Enum):
-    """A kernel of PyTorch. Windows, padding and biases need a kernel that returns log-sum-exps: any except SDPA."""
+    """A kernel of PyTorch. All kernels except SDPA, the public function, return log-sum-exps.
+
+    Windows, padding and biases need a kernel that returns log-sum-exps.
+    """
 
     CPU = auto()
     FLASH = auto()
@@ -112,8 +115,9 @@ def efficient_takes_groups(
 def fitted(*tensors: Tensor) -> list[Tensor]:
     """Queries, keys and values as the kernels need them: with equally many channels, in a precision that kernels take.
 
-    Channels of zeros are added to the shorter ones. On CUDA the number of channels becomes a multiple of 8, and
-    bfloat16 becomes float32 if the device only emulates it (compute capability below 8.0, such as T4 and V100).
+    A tensor with fewer channels than the others gets channels of zeros. On CUDA the number of channels becomes a
+    multiple of 8, and bfloat16 becomes float32 if the device only emulates it (compute capability below 8.0, such as T4
+    and V100).
     """
     n, dtype = max(x.shape[-1] for x in tensors), tensors[0].dtype
     if tensors[0].device.type == "cuda":
@@ -140,8 +144,9 @@ def attend(
 ) -> tuple[Tensor, Tensor, Any]:
     """Output [B, H, Q, C], log-sum-exp [B, H, Q] and the state that `gradients` takes.
 
-    The mask of `causal` is aligned at the top left; `mask` [1 or B, 1, Q, K] is added to the logits. A row whose mask
-    is -inf throughout has output 0 and log-sum-exp 0. q, k and v are as `fitted` makes them, with any strides.
+    With `causal`, row i sees the keys 0 to i, even if there are more keys than queries. `mask` [1 or B, 1, Q, K] is
+    added to the logits. A row whose mask is -inf throughout has output 0 and log-sum-exp 0. q, k and v are as `fitted`
+    makes them, with any strides.
     """
     q_BHQC, k_BGKC, v_BGKC = (in_rows(x) for x in (q_BHQC, k_BGKC, v_BGKC))
     if q_BHQC.device.type == "cpu":

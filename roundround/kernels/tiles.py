@@ -70,7 +70,7 @@ def linear_terms(slopes: Tensor | None, t_q: Tensor | None, t_k: Tensor | None) 
 
 
 class Operands:
-    """Queries, keys and values for the kernels. For a linear bias (`LinearTerms`) channels are added at their end.
+    """Queries, keys and values for the kernels. A linear bias (`LinearTerms`) adds channels at the end of each.
 
     slope (t_j - t_i) = scale q_c k_c + constant, q_c = slope / scale, k_c = t_j - centre
 
@@ -239,7 +239,7 @@ class Operands:
         return x_BHQ.view(x_BHQ.shape[0], -1, self.n_coordinates, x_BHQ.shape[2])
 
     def centre(self, tile: Tile) -> Tensor:
-        """The coordinate of the tile's middle row, [1 or B, 1 or heads, 1], which is subtracted from the keys'."""
+        """The coordinate of the tile's middle row (see `Operands`), [1 or B, 1 or heads, 1]."""
         middle = (tile.a + tile.b) // 2
         assert self.linear is not None
         return self.of_heads(self.linear.t_q, self.heads(tile))[..., middle, None]
@@ -260,7 +260,10 @@ class Operands:
         return (self.linear.slopes[:, self.heads(tile), tile.a : tile.b] * self.to_centre(tile))[..., 0]
 
     def count_from_rows(self, dq: Tensor, tile: Tile) -> None:
-        """Change the tile's query gradients, in place, to those for t_j - t_i instead of t_j - centre."""
+        """Turn the tile's query gradients for the bias slope (t_j - centre) into gradients for slope (t_j - t_i).
+
+        `dq` is changed in place.
+        """
         sums_BHQ = dq[..., -self.n_coordinates - 1]
         self.own_channel(dq).add_(self.by_coordinate(sums_BHQ * self.to_centre(tile)[..., 0]))
 

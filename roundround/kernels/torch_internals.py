@@ -1,7 +1,7 @@
 """All uses of private parts of torch, which may change without notice; no other module may use them.
 
 It holds the attention operators that return log-sum-exps, and the marks for functions that `torch.compile` cannot
-trace; setting a mark does not import the compiler. Checked in the source of torch 2.6 to 2.13.
+trace; setting a mark does not import the compiler. All were checked in the source of torch 2.6 to 2.13.
 
 Tested by tests/kernels/test_torch_internals.py and tests/training/test_compile.py.
 """
@@ -45,7 +45,7 @@ def once_per_compilation(function: Callable[P, T]) -> Callable[P, T]:
 
     The arguments must not be tensors.
 
-    `torch.compiler.assume_constant_result` would set the same mark, but import the compiler.
+    `torch.compiler.assume_constant_result` does the same, but imports the compiler.
     """
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function

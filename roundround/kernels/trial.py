@@ -1,7 +1,7 @@
 """A trial of the kernels that the tests cannot run on every machine: each kernel is tried once before it is used.
 
-A GPU may have too little shared memory for a kernel, a compiler may fail, a package may have changed. So a kernel of
-another package or of a compiler first computes a small attention and its gradients, which are compared with the
+A GPU may have too little shared memory for a kernel, a compiler may fail, a package may have changed. So a kernel
+from another package or from a compiler first computes a small attention and its gradients, which are compared with the
 definition. A kernel that fails or gives other numbers is not used in this process; a warning says so, with the reason
 and the path of a log.
 

@@ -64,7 +64,7 @@ class RowFunction:
     shift: for the sigmoid, the number that is subtracted from the logits; for the softmax, the logit of a null key.
     alpha: the alpha of entmax.
     cap: the soft cap of the softmax; 0 for no cap.
-    numbers: the values of further fields of `Call` that the kind needs, by the field's name.
+    numbers: further fields of `Call` that the kind needs, as a mapping from the field's name to its value.
     coefficients: the coefficients of the adaptive temperature's polynomial, highest power first.
 
     factor, shift and alpha broadcast to [B, H, Q, 1]. All three get gradients, except the shift of the sigmoid.
@@ -164,7 +164,7 @@ class WholeRows(torch.autograd.Function):
 
     `of_bias` are seven tensors: table, slopes, t_q, t_k, pieces, row_scale, knots. Each type of bias uses some of them;
     the others are None. A `LinearBias` uses its slopes and its coordinates t_q and t_k. A `PiecewiseBias` uses its
-    pieces and knots, row_scale = 1 / span [B, Q], and a table [H, 2 K - 1] of its function u at the distances
+    pieces and knots, row_scale = 1 / span [B, Q], and a table [H, 2 K - 1] of `PiecewiseBias.u` at the distances
     1 - K .. K - 1, key position minus query position. For any other bias the table holds the bias at these distances.
     The forward pass saves four numbers for each row.
     """
@@ -315,10 +315,11 @@ def short_hash(content: bytes) -> str:
 
 
 def compiled(home: Path, name: str) -> Path:
-    """Compile to a temporary file and move it into the cache, so that the cache holds only complete files.
+    """Compile whole_rows.cpp; returns the library's path in the folder `home`.
 
-    So no process loads a part of a file, even if several processes compile at the same time or one of them is killed.
-    The file's name ends in the hash of its content.
+    The file's name is `name`, followed by the hash of the file's content. The compiler writes to a temporary file,
+    which is moved when it is complete. So no process loads a part of a file, even if several processes compile at the
+    same time or one of them is killed.
     """
     compiler = shlex.split(os.environ.get("CXX", "")) or [shutil.which("c++") or shutil.which("g++") or "clang++"]
     with tempfile.TemporaryDirectory(dir=home, prefix=".compiling-", ignore_cleanup_errors=True) as folder:

@@ -138,8 +138,9 @@ NORMS = ("before", "both", "after")
 class Block(nn.Module):
     """Transformer layer with residuals (Touvron et al. 2023, arXiv:2302.13971); names as in Hugging Face's models.
 
-    norms: the positions of the RMSNorms: `before` attention and MLP, as in Llama; `both` before and after each, as in
-    Gemma 2 to 4; `after` each, as in OLMo 2 and 3. Without an MLP the layer consists of attention and its norms.
+    norms: the positions of the RMSNorms. `before`: before attention and before the MLP, as in Llama. `after`: after
+    attention and after the MLP, as in OLMo 2 and 3. `both`: at all four positions, as in Gemma 2 to 4.
+    Without an MLP the layer consists of attention and its norms.
     """
 
     def __init__(self, attention: Attention, mlp: nn.Module | None, *, norm_eps: float, norms: str) -> None:
@@ -191,7 +192,8 @@ class LayerKind:
     sets `per_layer`. If `make_qk_norm` or `make_gate` is None, the layer has no such part.
     window: the largest number of tokens that a query sees, itself included; None for all tokens.
     chunk: the number of tokens in a chunk, if a query sees only its own chunk; None if there are no chunks.
-    n_key_heads, head_dim: the sizes of this kind of layer; None for the model's sizes.
+    n_key_heads: the number of key heads; None for the model's number.
+    head_dim: the number of channels of a head; None for the model's number.
     theta: the base of RoPE for an encoding that sets none; None means 10,000.
     logit_scale: the factor of q . k; None means 1 / sqrt(head_dim).
     """

@@ -25,7 +25,8 @@ class LayerCache:
     window, chunk: the number of tokens in the layer's window and in its chunks, as in `LayerKind`; None if the layer
     has no window or no chunks.
 
-    Buffers have 50% spare room, so that a new token is only copied in and memory stays linear in length.
+    A buffer has spare room, half as large as the room in use. So adding a token seldom copies the earlier tokens, and
+    memory stays linear in length.
     """
 
     def __init__(self, window: int | None = None, chunk: int | None = None) -> None:
@@ -39,9 +40,9 @@ class LayerCache:
         self.k_norm: float | None = 0.0  # an upper bound of the norm of all keys together; None if unknown
 
     def first_kept(self) -> int:
-        """The first token that the next query sees in any text of the batch.
+        """The index of the first token to keep. The next query sees no earlier token in any text of the batch.
 
-        It can differ between texts: with padding, the chunks of a text begin at the text's first token.
+        With padding, chunks begin at different indices in different texts; the result is early enough for all texts.
         """
         if self.chunk is not None and not self.padded:  # a window within the chunk drops no keys
             return self.n_read // self.chunk * self.chunk
@@ -71,7 +72,10 @@ class LayerCache:
         return k_BGKC, v_BGKC
 
     def narrowed(self, keys: Keys) -> Keys:
-        """The `Keys` of the keys that `extend` returned, made from `keys`, the `Keys` of all cached and new tokens."""
+        """`keys`, limited to the tokens that `extend` returned and to the layer's window and chunks.
+
+        keys: the `Keys` of all tokens so far.
+        """
         kept = keys.within(None, self.chunk).since(self.first).within(self.window)
         return replace(kept, k_norm=self.k_norm)
 

@@ -30,7 +30,7 @@ LOGITS_AT_ONCE_ON_CPU = 2**21  # 8 MiB stay in the cache and in the allocator's 
 
 @final
 class Decoder(nn.Module):
-    """Llama's decoder, or Gemma's by some switches, with any positional encoding and normaliser in each kind of layer.
+    """Llama's decoder, or Gemma's if some switches are set; each kind of layer can have any encoding and normaliser.
 
     h <- h + attention(norm(h)); h <- h + mlp(norm(h)); logits = W norm(h)
 
@@ -310,11 +310,14 @@ class Decoder(nn.Module):
         return nats_BT, torch.zeros_like(scored_BT).masked_scatter(scored_BT, torch.cat(right))
 
     def initialise(self, initializer_range: float, generator: torch.Generator) -> None:
-        """Normal weights; the matrices that write to the residual stream are smaller by sqrt(2 n_layers), as in GPT-2.
+        """Draw normal weights with the standard deviation `initializer_range`.
 
-        With `zero_init`, as in modded-nanogpt, those matrices, the output matrix and all biases begin at 0, and
-        `initializer_range` is not used: embeddings have a standard deviation of 1, other matrices a standard deviation
-        of sqrt(0.33 / columns). Encodings and normalisers have already initialised their own parameters.
+        For `o_proj` and `down_proj`, which write to the residual stream, the standard deviation is divided by
+        sqrt(2 n_layers), as in GPT-2.
+        With `zero_init`, as in modded-nanogpt, `initializer_range` is not used: `o_proj`, `down_proj`, the output
+        matrix and all biases begin at 0, embeddings have a standard deviation of 1, and all other matrices have a
+        standard deviation of sqrt(0.33 / columns).
+        Encodings and normalisers have already initialised their own parameters.
         """
         for name, module in self.named_modules():
             if isinstance(module, nn.Linear | nn.Embedding) and not belongs_to_a_variant(name):

@@ -1,8 +1,8 @@
-"""How well a model predicts text and answers examples: the loss in nats by position, and the number of right answers.
+"""How well a model predicts text and answers examples: the loss in nats at each position, and the right answers.
 
 Under greedy decoding an answer is fully right if and only if each of its tokens has the largest logit given the right
-tokens before it. So one forward pass over the whole example decides. If positions are drawn, an example's scores are
-means over its draws; in each draw the example is scored as by greedy decoding at the drawn positions.
+tokens before it. So one forward pass over the whole example shows whether the answer is right. If positions are drawn,
+an example is scored in this way at the positions of each draw, and its scores are the means over the draws.
 
 Shapes: B windows, texts or examples, T targets, N some targets, S scored targets, D model width, V vocabulary.
 
@@ -45,7 +45,7 @@ class Share:
         return self.windows[self.among_all(rows)]
 
     def among_all(self, rows: slice) -> slice:
-        """The slice of all windows that selects the windows `rows` of this share."""
+        """The slice of all windows that contains the same windows as the slice `rows` of this share."""
         start, stop, _ = rows.indices(len(self))
         return slice(self.first + start * self.n, self.first + stop * self.n, self.n)
 
@@ -208,7 +208,7 @@ class AnswerScores:
     def add(self, times_B: Tensor, **of_each: Tensor) -> None:
         """Add distinct examples. times_B: the number of times that each example was drawn.
 
-        of_each: one tensor [B] of values by example for each name in COUNTED from `exact` to `nats`, under that name.
+        of_each: for each name in COUNTED from `exact` to `nats`, a tensor [B] with one value for each example.
         """
         w = times_B.cpu().double()
         sums = {name: w * value_B.cpu().double() for name, value_B in of_each.items()}

@@ -119,12 +119,12 @@ def shown(what: str, ours: float, published: float | None = None, error: float =
 class Finding:
     """The result of checking a statement, or of making a figure again.
 
-    panels: the drawings by title, in the paper's layout.
+    panels: a mapping from title to drawing, in the paper's layout.
     remark: an explanation, such as the reason why a number differs, or a detail that the paper leaves open.
     ours: one or two main numbers of the new figure, as text.
     untested: the reason why the numbers are not judged; "" if they are judged.
-    drawn: True if the paper's figure is a sketch or a listing, so that nothing is measured: it is drawn again from its
-    own formula.
+    drawn: True if the paper's figure is a sketch or a listing. Nothing is measured for such a figure; it is drawn again
+    from its formula.
     """
 
     comparisons: Sequence[CheckedNumber] = ()
@@ -195,8 +195,8 @@ class Figure:
     measure: the function that makes the figure by running other verbs, or None if the figure cannot be made. Its
     arguments are a RunVerb and, if `model` is given, a Subject.
     command: the command that does the work; "" if `measure` calls functions directly.
-    minutes: the time on two CPU cores, for a figure without `model`.
-    model: the pretrained model that the figure shows, by its name in `model=`; None if it shows no pretrained model.
+    minutes: the time that the figure takes on two CPU cores, if `model` is None.
+    model: the name, as in `model=`, of the pretrained model that the figure shows; None if it shows no such model.
     needs: a requirement that `roundround` cannot meet, such as a fine-tuned model; "" if there is none.
     trains: whether models are trained for the figure, on the text that `data=` names.
     """

@@ -77,7 +77,7 @@ def aligned(distances_N: Tensor, frequencies_P: Tensor) -> Tensor:
 
 
 def turned(x_C: Tensor, angles_P: Tensor) -> Tensor:
-    """x with each pair of channels (m, m + P) rotated by its angle, by equation 2 of arXiv:2410.06205: [C]."""
+    """x with each pair of channels (m, m + P) rotated by the pair's angle (arXiv:2410.06205, equation 2): [C]."""
     first_P, second_P = x_C.chunk(2)
     cos_P, sin_P = angles_P.cos(), angles_P.sin()
     return torch.cat([cos_P * first_P - sin_P * second_P, sin_P * first_P + cos_P * second_P])
@@ -101,7 +101,7 @@ def on_pair(first: float, second: float, pair: int, head_dim: int = HEAD_DIM) ->
 
 
 def weights(logits_RK: Tensor, softmax: AttentionSoftmax | None = None) -> Tensor:
-    """Weights of rows that see all their keys, by the plain softmax unless another normaliser is given: [R, K]."""
+    """Weights of rows that see all their keys: [R, K]. softmax: the normaliser; None for the plain softmax."""
     visible_RK = torch.ones_like(logits_RK, dtype=torch.bool)
     n_visible = visible_RK.sum(-1)[None, None, :, None]
     softmax = Softmax(SHAPE) if softmax is None else softmax
@@ -123,7 +123,7 @@ def weights_at(temperature: float, logits_RK: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Call:
-    """One layer's call of attention: its rotated queries and keys, both with one row of vectors for each query head.
+    """One layer's call of attention: its rotated queries and keys. Each key head is repeated for its query heads.
 
     scale: the factor of q . k. window: the largest number of keys that a query sees, including its own; None for all.
     """
@@ -135,7 +135,10 @@ class Call:
 
 
 def calls(probed: ProbedModel, rows: Sequence[tuple[Sequence[int], int]]) -> list[Call]:
-    """Each layer's call for rows of (tokens, position of the first token). Tensors are on the CPU, float32 at least."""
+    """The `Call` of each layer for a batch of texts. Tensors are on the CPU and at least float32.
+
+    rows: for each text, its tokens and the position of its first token.
+    """
     found: dict[int, Call] = {}
 
     def take_in(softmax: AttentionSoftmax, qkv: Sequence[Tensor], options: dict[str, Any]) -> None:
@@ -151,8 +154,8 @@ def calls(probed: ProbedModel, rows: Sequence[tuple[Sequence[int], int]]) -> lis
 def before_rotation(probed: ProbedModel, tokens: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
     """Queries and keys of every layer before they are rotated, [H, T, C] each.
 
-    The tokens are computed once for each token, with all positions shifted so that this token is at position 0. RoPE
-    does not rotate a vector at position 0, and shifting all positions changes no layer's input.
+    The model reads the whole text once for each token, with the positions shifted so that this token is at position 0.
+    RoPE does not rotate a vector at position 0, and shifting all positions changes no layer's input.
     """
     at_zero = torch.arange(len(tokens))
     rows = [(tokens, -place) for place in range(len(tokens))]

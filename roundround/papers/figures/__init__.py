@@ -1,1 +1,1 @@
-"""The figures and tables of both papers, made again. Each module lists its own in a table, `FIGURES`."""
+"""The figures and tables of both papers, made again. Each module lists its figures and tables in `FIGURES`."""
