@@ -122,7 +122,7 @@ class Job:
         return leave(self.verb.name, peers, code, line), line
 
     def has_begun(self, directory: Path) -> bool:
-        """Whether Slurm or a repeated sweep starts this job again, so that the directory contains the job's run."""
+        """Whether the directory contains this job's run because Slurm or a repeated sweep starts the job again."""
         again = started_again() or HydraConfig.get().mode == RunMode.MULTIRUN
         return again and (directory / MANIFEST).exists()
 
@@ -194,7 +194,7 @@ def typed_overrides() -> list[str]:
 
 
 def without_escapes(override: str) -> str:
-    """The override as a user can type it: in the overrides of a job, Hydra escapes signs such as spaces and colons."""
+    """The override as a user can type it. Hydra escapes characters such as spaces and colons in a job's overrides."""
     key, _, text = override.partition("=")
     value = parse(override).value() if "\\" in text else text
     return f"{key}={in_quotes(value)}" if isinstance(value, str) and value != text else override
@@ -228,7 +228,7 @@ def give_up(verb: str, line: str) -> None:
 
 
 def refused_before_joining(verb: str, line: str) -> int:
-    """Refuse the command line before a job starts, and tell the run's other processes, which may have accepted it."""
+    """Refuse the command line before a job starts, and tell the run's other processes, in case they accepted it."""
     try:
         return leave(verb, Peers(), 2, line)
     except UserError:  # the launcher's environment variables contradict each other
@@ -330,10 +330,10 @@ def leave_nothing(directory: Path, file: str) -> None:
 
 
 def each_run(args: list[str], verb: Verb) -> list[str]:
-    """If the word `run=...` stands for several runs, replace it by a sweep over the finished runs among them.
+    """The words of a command; a sweep over the finished runs replaces `run=FOLDER` or `run=PATTERN`.
 
-    The value is then a sweep, a folder of runs or a pattern. All remaining words stay as typed.
-    Raises UserError if none of the runs is finished, or if `to=` names one folder for all of them.
+    FOLDER is a folder of runs, such as the folder of a sweep; PATTERN is a glob pattern. All other words stay as typed.
+    Raises UserError if none of the runs is finished, or if `to=` names one folder for all runs.
     """
     typed = next((arg for arg in args if arg.startswith("run=")), None)
     if typed is None or "run" not in verb.keys:
@@ -405,7 +405,7 @@ def dispatch(verb: Verb, args: list[str], typed: str) -> int:
 def show_what_came(failed: dict[int, JobFailed], code: int) -> None:
     """Show the results of a sweep: a table, a page, the next command, the sweep's directory.
 
-    failed: the failed jobs by their numbers. code: the exit code of the command.
+    failed: the exception of each failed job, under the number of the job. code: the exit code of the command.
     """
     hydra_config = finished[0].hydra_cfg.hydra if finished and finished[0].hydra_cfg is not None else None
     if hydra_config is None or hydra_config.mode != RunMode.MULTIRUN:

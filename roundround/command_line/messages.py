@@ -54,7 +54,7 @@ def explain(error: BaseException, config_dir: str | None) -> str | None:
 
 
 def missing_choice(error: MissingConfigException, config_dir: str | None) -> str:
-    """The line for an option that a group lacks; it names similar options, including those in the group's folders."""
+    """The line about an option that is not in its group, with similar names from the group and its subfolders."""
     group, _, name = (error.missing_cfg_file or "").partition("/")
     choices = set(options_of(group, config_dir)) if name else set()
     if not choices:

@@ -209,7 +209,7 @@ def docstring_of(target: str, config_dir: str | None) -> tuple[str, ...]:
 def groups_of(verb: Verb) -> dict[str, tuple[str, str]]:
     """{group: (its option, the comment on its line)} from the defaults list of a verb's yaml.
 
-    An option can be put into a node that has not the group's name. The group is then written with this node, as in
+    If the defaults list puts the option into a node whose name is not the group's name, the key is GROUP@NODE, as in
     `softmax@normalisers.ssmax`.
     """
     found = {}
@@ -276,7 +276,7 @@ def completions(verb: Verb, words: list[str], incomplete: str) -> list[str]:
 
 
 def keys_of(folder: str, name: str, prefix: str, config_dir: str | None, *, verb: bool = False) -> dict[str, Key]:
-    """The keys of an option, by name; each name begins with a prefix such as `pe`.
+    """{name: key} for the keys of an option; each name begins with a prefix such as `pe`.
 
     Keys of the yamls in the option's defaults list come first. If the option chooses options of other groups
     (`chosen_by`), the keys of those options are left out. folder: the folder of the option's group, such as `pe` or
@@ -489,7 +489,7 @@ def print_groups() -> None:
 def print_group(group: str, config_dir: str | None) -> None:
     """Print the idea, paper and numbers of each option of a group.
 
-    If standard output is no terminal but, for example, grep, each option has one line.
+    If standard output is a file or a pipe instead of a terminal, each option has one line.
     """
     found = options(group, config_dir)
     column = max(len(option.name) for option in found) + 2

@@ -1,1 +1,1 @@
-"""From yaml to objects: the options, the typed config of each verb, and nodes checked against their constructors."""
+"""The options in conf/, the typed config of each verb, and the objects that are built from checked nodes."""

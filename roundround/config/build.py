@@ -1,8 +1,8 @@
 """Checks a config node against the constructor that it names, and builds the object; checks a verb's whole config.
 
 A node has a `_target_` (a class) and the values of the keyword-only parameters of its constructor. Hydra would pass a
-typo or a wrong type on to Python, and it accepts `+typo=1`. Here each of these three is a one-line error that names the
-key.
+wrong name or type on to Python, and would accept the added name in `+typo=1`. Here each of these errors has one
+line that names the key.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def constructed(node: DictConfig, family: type[T], checked: Mapping[str, Any], *
 
 
 def named_parts(target: type) -> dict[str, type]:
-    """The parameters that map names to objects, such as `Mapping[str, Corpus]`, with the class of the objects."""
+    """{parameter: class of the values} for parameters that map names to objects, for example `Mapping[str, Corpus]`."""
     hints = constructor_hints(target)
     parts = {key: typing.get_args(hint)[1] for key, hint in hints.items() if typing.get_origin(hint) is Mapping}
     named = {key: part for key, part in parts.items() if isinstance(part, type)}
@@ -143,7 +143,7 @@ def target_class(node: DictConfig, family: type) -> type:
 def constructor_options(target: type, runtime: frozenset[str]) -> tuple[dict[str, Any], list[str]]:
     """(types, required) of the constructor's keyword-only parameters, without the parameters in `runtime`.
 
-    types: the type of each parameter, by name. required: the names of the parameters without a default.
+    types: {name: type} of the parameters. required: the names of the parameters without a default.
     """
     hints = constructor_hints(target)
     signature = inspect.signature(target).parameters.values()
@@ -178,7 +178,7 @@ def config_type(hint: Any) -> Any:
 
 
 def schema_of(hint: Any) -> Any:
-    """A config with one key, `value`, of this type."""
+    """A config with one key, `value`, whose type is the hint."""
     return OmegaConf.structured(dataclasses.make_dataclass("Values", [("value", hint, MISSING)]))
 
 

@@ -30,12 +30,12 @@ def config_name(verb: str) -> str:
 
 
 def options_in(folder: Path) -> dict[str, Path]:
-    """The yamls below a group's folder, by the names of their options, such as rope or rope/table2."""
+    """{option: its yaml} for the yamls below a group's folder; options are named as in rope or rope/table2."""
     return {path.relative_to(folder).with_suffix("").as_posix(): path for path in folder.rglob("*.yaml")}
 
 
 def options_of(group: str, config_dir: str | None = None) -> dict[str, Path]:
-    """The yamls of a group by the names of their options, including the yamls in the user's own conf folder."""
+    """{option: its yaml} for the options of a group, including the options in the user's own conf folder."""
     own = {} if config_dir is None else options_in(Path(config_dir) / group)
     return own | options_in(conf_dir() / group)
 
@@ -59,7 +59,10 @@ def checked_config_dir(given: str | None) -> str | None:
 
 
 def load_option(group: str, name: str, **numbers: Any) -> DictConfig:
-    """The node of an option, such as softmax=ssmax, with `numbers` set. Raises UserError if there is no such option."""
+    """The node of an option, such as softmax=ssmax. Raises UserError if there is no such option.
+
+    numbers: new values for keys of the option's yaml, under the names of the keys.
+    """
     found = options_of(group)
     if name not in found:
         raise UserError(f"no {group}={name}{nearest(name, found)}")
@@ -84,7 +87,7 @@ BY_PATH = {"model": ("model=hf model.path",) * 2, "data": ("data=hub data.name",
 
 
 def as_path(group: str, name: str) -> str:
-    """The end of a message about an unknown option: how to give a path or hub name; empty if `name` is neither."""
+    """The end of a message about an unknown option: what to write if `name` is a path or a hub name; else empty."""
     is_there = os.path.lexists(name)
     if group not in BY_PATH or not (is_there or re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", name)):
         return ""
@@ -95,7 +98,7 @@ def as_path(group: str, name: str) -> str:
 
 
 def compose(name: str, overrides: list[str], config_dir: str | None) -> DictConfig:
-    """The config of this name with these overrides."""
+    """The config `name`, which Hydra composes with these overrides."""
     from hydra import compose as compose_with_hydra
     from hydra import initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra

@@ -27,8 +27,8 @@ def result_of(job: JobReturn) -> Any:
 def collect_jobs(passed_over: type[Exception]) -> list[JobReturn]:
     """A list, empty at first, to which each job of a sweep is appended when Hydra reads the result of the job.
 
-    passed_over: the class of the exceptions of a job after which Hydra continues with the next job. Any other exception
-    of a job is raised again, without Hydra's line about it, because the job has printed a better line.
+    passed_over: the class of exceptions that do not stop the sweep. Any other exception that a job raised is raised
+    again, without Hydra's line about it, because the job has printed a better line.
     """
     from hydra.core.utils import JobReturn, JobStatus
 

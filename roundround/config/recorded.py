@@ -34,8 +34,8 @@ def own_config(manifest: dict[str, Any], directory: Path, *, trust: bool, **repl
     """The config of the run in `directory`.
 
     The config was resolved when the run started, so a "${...}" in it is text. trust: whether the config may name
-    classes from outside roundround; otherwise such a class raises UserError. replaced: new nodes, by the names of the
-    nodes of the run that they replace; a value of None leaves the run's own node as it is.
+    classes from outside roundround; otherwise such a class raises UserError. replaced: new nodes, each under the name
+    of the node that it replaces; None keeps the node that the run recorded.
     """
     own = OmegaConf.create(literal(manifest["config"]))
     assert isinstance(own, DictConfig)
@@ -58,7 +58,7 @@ def refuse_foreign(manifest: dict[str, Any], directory: Path) -> None:
 
 
 def foreign_targets(config: dict[str, Any]) -> dict[str, str]:
-    """The classes from outside roundround that a config names, by the dotted names of their nodes."""
+    """{dotted name of a node: its class} for the classes from outside roundround that a config names."""
     targets = {name: str(node["_target_"]) for name, node in nodes_in(config) if "_target_" in node}
     return {
         key: name for key, name in targets.items() if not name.startswith("roundround.") and name != "lightning.Trainer"
@@ -77,10 +77,11 @@ def nodes_in(value: Any, name: str = "") -> Iterator[tuple[str, dict[str, Any]]]
 def give_theta(config: DictConfig, theta: Any = None) -> None:
     """Replace each null `theta` of an encoding by the base of RoPE, so that a run's config describes its model fully.
 
-    The encoding of a kind of layer gets the `theta` of that kind if the kind has one, or else the argument, or else
-    THETA. Kinds of layers without an encoding use `pe`: if one of them has a `theta`, and the argument is None,
-    `pe.theta` stays null. theta: the base of the model, one number or one for each kind of layer; None if the model has
-    no base.
+    The encoding `pattern.KIND.pe` gets the first of these that is not None: `pattern.KIND.theta`, the argument `theta`,
+    THETA. The encoding `pe` gets the argument, or THETA if the argument is None. Kinds of layers without an encoding
+    use `pe`: if one of these kinds has a `theta`, and the argument is None, `pe.theta` stays null.
+
+    theta: the base of the model, one number, or a number for each kind of layer; None if the model has no base.
     """
     pattern = config.get("pattern")
     found = {str(name): node for name, node in pattern.items()} if isinstance(pattern, DictConfig) else {}
@@ -102,9 +103,9 @@ def overridden(overrides: list[str]) -> set[str]:
 
 
 def own_options(manifest: Mapping[str, Any]) -> dict[str, str]:
-    """The options in a run's config that describe this run, by group.
+    """{group: option} for the options in a run's config that describe this run.
 
-    If the run measures another run, options that were not typed describe the other run, and are left out.
+    If the run measures another run, options that were not typed describe that other run, and are left out.
     """
     typed = overridden(manifest["overrides"])
     looks_at_another = bool(manifest.get("run"))
@@ -138,7 +139,7 @@ def config_of_run(
     verb: str,
     also_free: Collection[str] = (),
 ) -> DictConfig:
-    """The config of the run in `directory`, with the values of the command line that change no result.
+    """The config of the run in `directory`, with the command line's values for the keys that change no result.
 
     also_free: further keys that the command line may change. Raises UserError if the run is of another verb, or if the
     command line changes any other key, which the message names.

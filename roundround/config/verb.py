@@ -1,7 +1,7 @@
 """The entry of a verb, the roles of the keys of its config, and checks of values that several verbs share.
 
 Each entry is in `verbs/<name>/__init__.py`, with its typed config. Entries import only the standard library and this
-file, so that every package may import them. --help imports all entries; their config dataclasses have neither repr nor
+file, so that every package can import them. --help imports all entries; their config dataclasses have neither repr nor
 eq, which halves the time of this import.
 
 Tested by tests/config/test_verbs.py; each verb as a whole by tests/test_every_verb.py.
@@ -91,8 +91,9 @@ class Verb:
     neither Hydra nor a run directory. reads: for a verb without a config, its keys, each with its default (empty if the
     default cannot be typed) and a sentence about the key.
 
-    refuses: for each group, prefixes of the names of classes that the verb refuses; neither --help nor TAB offers their
-    options. partly: the groups whose keys can be given although the verb's yaml does not contain them.
+    refuses: for each group, prefixes of class names. The verb refuses classes with these prefixes, and neither --help
+    nor TAB offers options that name such a class. partly: the groups that the verb's yaml does not contain, but whose
+    keys can be given.
 
     words: the key whose value is the list of the words without `=`. names: whether these words are names; if False,
     they are paths. filters: the key whose value is the list of the filters, each a KEY=VALUE whose key is no key of the

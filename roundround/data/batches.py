@@ -26,8 +26,8 @@ Items = NDArray[np.int64]
 class Group:
     """Shards whose windows are shuffled together.
 
-    number: the number of the group in the epoch. first: the number of the group's first window in the training run.
-    n_offsets: the number of offsets, from 0 on, from which the offset of that window is drawn.
+    number: the index of the group in the epoch. first: the number of windows of the training run before this group.
+    n_offsets: the number of positions, from 0 on, at which the first window of these shards can begin.
     """
 
     epoch: int
@@ -41,9 +41,10 @@ class Group:
 class WindowSampler:
     """Determines where each window of a training run begins: in each epoch, disjoint windows in a random order.
 
-    For epoch e, `default_rng([seed, e])` draws an offset below `length` and a permutation. From the offset on, the
-    stream is cut into n_windows windows with disjoint inputs, which are visited in the order of the permutation. Item i
-    of the training run is in epoch i // n_windows, at position i % n_windows; so (seed, i) alone determines it.
+    For epoch e, `default_rng([seed, e])` draws an offset below `length`, and then a permutation. From the offset on,
+    the stream is cut into n_windows windows with disjoint inputs, which are visited in the order of the permutation.
+    Item i of the training run is the window at position i % n_windows of epoch i // n_windows; so (seed, i) determines
+    the window.
 
     A corpus of more than `GROUP` shards is divided into groups of shards. One group after another is visited, so that a
     run needs the memory and the files of only one group. The order of the shards is drawn for each epoch. The shards of

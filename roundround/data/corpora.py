@@ -106,7 +106,7 @@ def first_line(error: Exception) -> str:
 
 
 def compiled(name: str, pattern: str | None) -> re.Pattern[str] | None:
-    """The regular expression in the option `data.<name>`; None if the option is null. Raises UserError if invalid."""
+    """The compiled pattern of the option `data.<name>`; None if it is null. Raises UserError for an invalid pattern."""
     try:
         return None if pattern is None else re.compile(pattern)
     except re.error as error:

@@ -81,7 +81,7 @@ class HubRows:
     def commit(self) -> str:
         """The commit that `revision` names on the hub; without a network, the newest commit in the local cache.
 
-        Raises UserError if the hub has no such data set, or if it cannot be reached and no cached copy can be used.
+        Raises UserError if there is no such data set, or if the hub cannot be reached and no cached copy can be used.
         """
         from huggingface_hub import HfApi, constants, errors
 
@@ -150,7 +150,7 @@ class Hub(Corpus):
     identity; a full commit id needs no network. streaming: whether to read the data set without keeping a copy.
     document_start: a regular expression; each row that it matches begins a document (null: each row is a document).
     shuffle_seed: the seed of a shuffle of all rows, or, if streaming, of the files and of rows within a small buffer
-    (null: no shuffle). max_documents: the most documents to read (null: all).
+    (null: no shuffle). max_documents: the largest number of documents to read (null: all).
     """
 
     def __init__(

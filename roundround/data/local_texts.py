@@ -33,8 +33,8 @@ class PyDoc(Corpus):
 
     Each topic of `pydoc_data.topics` is a document; the topics are sorted by name. Then come the modules of the
     standard library, sorted by path; the docstrings of a module are one document. The modules are parsed, never
-    imported. Text and identity differ a little between Python versions. The identity is a hash of the source files,
-    which takes 0.1 s. To parse the files takes seconds, and is done only when texts are read.
+    imported. Text and identity differ a little between Python versions. The identity is a hash of the source files, and
+    is computed in 0.1 s. The files are parsed only when texts are read, because this takes seconds.
     """
 
     def __init__(self, *, held_out: float, separate_documents: bool = False) -> None:
@@ -107,7 +107,8 @@ class Stories(Corpus):
 class KingJames(Corpus):
     """The King James Bible of 1611: 4.1 MB of English in the public domain.
 
-    Each chapter is a document, each verse a line. From Debian's package bible-kjv-text, without verse numbers.
+    Each chapter is a document, each verse a line. The text is that of Debian's package bible-kjv-text, but the
+    verse numbers were removed.
     """
 
     def identity(self) -> str:

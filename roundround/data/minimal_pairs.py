@@ -76,7 +76,7 @@ class MinimalPairs(Source):
         return fingerprint(corpus="pairs", origin=origin, options=[self.phenomena, self.n_pairs, self.before])
 
     def by_phenomenon(self) -> dict[str, list[Pair]]:
-        """The requested pairs, by phenomenon. Raises UserError, with file and line, if a row is not a pair."""
+        """{phenomenon: the requested pairs}. Raises UserError, with file and line, if a row is not a pair."""
         found: dict[str, list[Pair]] = {}
         with reading("the pairs"):
             for pair in self.of_files() if self.name is None else self.of_hub():

@@ -54,7 +54,7 @@ class Prepared(Corpus):
     """A corpus that was tokenised earlier, in a folder or at an address that fsspec can read.
 
     The identity equals that of the original corpus, because the two give the same tokens in the same order. cache_gb:
-    the limit, in GB, for the local copies of all shards that are at addresses.
+    the largest total size, in GB, of the local copies of remote shards.
     """
 
     def __init__(self, *, path: str, cache_gb: float, separate_documents: bool = False) -> None:
@@ -74,9 +74,9 @@ class Prepared(Corpus):
         known = self.entry.meta["tokenizer"], self.entry.meta["tokenizer_content"]
         if not isinstance(recipe, OfCorpus) and recipe.identity() not in known:
             raise UserError(
-                f"{self.path} was prepared with another tokenizer than the one asked for; leave tokenizer= out, or "
-                "prepare the corpus again with the tokenizer that you ask for; the tokenizer of a pretrained model "
-                "also needs model.special_tokens=plain, because a prepared corpus has special tokens as plain text"
+                f"{self.path} was not prepared with the tokenizer that you ask for; leave tokenizer= out, or prepare "
+                "the corpus again with the tokenizer that you ask for; the tokenizer of a pretrained model also needs "
+                "model.special_tokens=plain, because a prepared corpus has special tokens as plain text"
             )
 
     def texts(self) -> Iterator[str]:
@@ -251,7 +251,7 @@ def prepare(corpus: Corpus, tokenizer: TokenizerRecipe, cache_dir: Path, *, need
 
 
 def opened(entry: Entry, cache_dir: Path, most_bytes: int = CACHE_BYTES) -> TokenData:
-    """The tokens of a prepared corpus. most_bytes: the limit for the local copies of all shards at addresses."""
+    """The tokens of a prepared corpus. most_bytes: the largest total size of the local copies of remote shards."""
     meta, shards, streams = entry.meta, Shards(cache_dir / "shards", most_bytes), {}
     for array in FILES:
         segments = [

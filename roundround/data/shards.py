@@ -90,7 +90,7 @@ class Store:
             self._fs.get_file(f"{self._root}/{name}", str(to))
 
     def sizes(self) -> dict[str, int]:
-        """The size of each file in the store, in bytes, by name; empty if the folder does not exist yet."""
+        """{name: size in bytes} for the files in the store; empty if the folder does not exist yet."""
         try:
             if self.path is not None:
                 return {path.name: path.stat().st_size if path.exists() else 0 for path in self.path.iterdir()}
@@ -140,7 +140,7 @@ def open_store(address: str, option: str) -> Store:
     check_no_credentials(address, option)
     if "?" in address:
         raise UserError(
-            f"{option}: the part of the address behind ? would be recorded with the run; give the address without it"
+            f"{option}: the part of the address after the ? would be recorded with the run; give the address without it"
         )
     return Store(address)
 

@@ -180,7 +180,7 @@ def test_the_tokenizer_is_the_one_that_it_was_prepared_with(tmp_path: Path) -> N
     corpus = Prepared(path=ADDRESS, cache_gb=1)
     data = prepare(corpus, OfCorpus(), tmp_path)
     assert data.tokenizer_hash == prepare(corpus, BPE_RECIPE, tmp_path).tokenizer_hash
-    with pytest.raises(UserError, match=r"mine was prepared with another tokenizer than the one asked for; leave"):
+    with pytest.raises(UserError, match=r"mine was not prepared with the tokenizer that you ask for; leave"):
         prepare(corpus, Bytes(), tmp_path)
     with pytest.raises(UserError, match=r"tokenizer=prepared is only for data=prepared"):
         prepare(Listed(TEXTS), OfCorpus(), tmp_path)

@@ -43,7 +43,7 @@ class Example(NamedTuple):
     """A sequence and its scored targets. The tokens before a scored target determine it.
 
     tokens: the sequence, [L]. scored: True at scored targets, [L]. answers: the right token at each position, [L]; None
-    if these are the tokens of the sequence. output_at: the position of the first token of the output, if intermediate
+    if `tokens` are the right tokens. output_at: the position of the first token of the output, if intermediate
     steps of the answer precede the output.
     """
 
@@ -59,7 +59,7 @@ class Example(NamedTuple):
 
 
 class FixedSet(NamedTuple, Generic[Item]):
-    """`n` items. `at(i)` returns item i; beyond the last item the set is read again."""
+    """A set of `n` items. `at(i)` returns the item at position i; from position `n` on, the items repeat."""
 
     n: int
     at: Callable[[int], Item]
@@ -117,7 +117,7 @@ class Task(Source):
         return None
 
     def guessing_nats(self, example: Example) -> float:
-        """The loss of a guesser that knows only which tokens are candidates, in nats, summed over the answers.
+        """The loss in nats, summed over the answers, of a guesser that knows only which tokens are candidates.
 
         The guesser names each candidate with a probability equal to the candidate's frequency in the sequence. If no
         candidate can be an answer twice, the guesser names none twice. A model with this loss has found the candidates,
@@ -131,7 +131,7 @@ class Task(Source):
         return None
 
     def groups(self) -> dict[str, Task]:
-        """The parts of this task that are scored separately, by name; empty if the task has no parts."""
+        """{name: part} for the parts of this task that are scored separately; empty if the task has no parts."""
         return {}
 
     def part(self) -> str:
@@ -175,9 +175,9 @@ class Task(Source):
 
 
 class Examples:
-    """The examples of a split, by number.
+    """The examples of a split, indexed by their numbers.
 
-    length: the length of all examples; None for lengths drawn as in training. n: the size of the task's fixed set,
+    length: the length of all examples; None if lengths are drawn as in training. n: the size of the task's fixed set,
     after which examples repeat; None if there is no such set. n_shared: the number of examples read so far that belong
     to other splits, because the task has too few examples.
     """

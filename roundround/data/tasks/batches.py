@@ -92,7 +92,10 @@ def padded(examples: Sequence[Example], *, width: int = 0, share: float = 1.0) -
 
 
 def same_length_batches(examples: Iterable[tuple[Example, int]], batch_tokens: int) -> Iterator[AskedBatch]:
-    """Batches of examples of equal length, without padding, the shortest first. examples: as `distinct` gives them."""
+    """Batches of examples of equal length, without padding; the batches of the shortest examples come first.
+
+    examples: pairs (example, number of its occurrences), from `distinct`.
+    """
     by_length: dict[int, list[tuple[Example, int]]] = {}
     for example, times in examples:
         by_length.setdefault(len(example.tokens), []).append((example, times))
@@ -109,8 +112,9 @@ def same_length_batches(examples: Iterable[tuple[Example, int]], batch_tokens: i
 class ExampleSampler:
     """The numbers of the examples in each global batch.
 
-    Item i of the training run is example i if n is None, so that all are new. Otherwise there are n examples, and item
-    i is at position i % n of the permutation that `default_rng([seed, i // n])` draws.
+    The training run reads items 0, 1, ... in order. If n is None, item i is example i, and every example is new. If
+    there are n examples, item i is the example whose number is at position i % n of the permutation that
+    `default_rng([seed, i // n])` draws.
     """
 
     def __init__(self, n: int | None, *, seed: int) -> None:

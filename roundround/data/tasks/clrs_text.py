@@ -97,17 +97,19 @@ class Rows:
 class ClrsText(TextTask):
     """Runs an algorithm step by step: the name and the input, then the trace and the output, as text.
 
-    insertion_sort: key: [.2 .1], initial_trace: [.2 .1] trace | pred: -> [.2 .1] | [.1 .2]; length is the input's items
+    insertion_sort: key: [.2 .1], initial_trace: [.2 .1] trace | pred: -> [.2 .1] | [.1 .2]; length is the input's size
 
     Markeeva et al. 2024, arXiv:2406.04229; Velickovic et al. 2025, arXiv:2410.01104, section 5.
 
     algorithms: the names of the algorithms; None for all thirty. lengths: the lengths in training, for every algorithm;
-    None for all rows. The whole answer is scored, with the trace; `output_match` scores only the text after the last
-    " | ", given the right trace. Each row comes once in an epoch, in an order that the seed determines.
+    None for all rows. The whole answer is scored, including the trace; `output_match` scores only the text after the
+    last " | ", before which the model reads the right trace. Each row comes once in an epoch, in an order that the seed
+    determines.
 
     The hash of a text determines its split. Without a separate test set, an eighth of the rows is for validation and an
-    eighth for the test. With a separate test set, 1/64 of the training set is for validation. Few different examples of
-    small lengths exist, so the authors' training and test sets share some, which are not removed.
+    eighth for the test. With a separate test set, 1/64 of the training set is for validation. The authors' training and
+    test sets share some examples of small lengths, because few different ones exist. The shared examples are not
+    removed.
     """
 
     def __init__(
@@ -218,7 +220,7 @@ class ClrsText(TextTask):
     def context(self, length: int) -> int:
         """The number of tokens in the longest example of at most this length.
 
-        If there is no vocabulary yet, an upper bound, which follows from the number of bytes.
+        If there is no vocabulary yet, the result is an upper bound, computed from the number of bytes.
         """
         train, found = self.set_of("train"), list[Text]()
         for rows in [train] if self.set_of("test") is train else [train, self.set_of("test")]:

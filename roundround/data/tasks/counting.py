@@ -25,7 +25,7 @@ class Addition(Task):
     Kazemnejad et al. 2023, arXiv:2305.19466, without the paper's words around the numbers. The shorter number has 1 to
     `length` digits, drawn evenly. The order of the two numbers is drawn too. Only 0 itself begins with 0.
     reverse_answer: whether the sum begins with its last digit (Lee et al. 2023, arXiv:2307.03381). reverse_operands:
-    whether both numbers begin with their last digits (Zhou et al. 2024, arXiv:2402.09371, reverse the sum too).
+    whether both numbers begin with their last digits (Zhou et al. 2024, arXiv:2402.09371, use both options).
     """
 
     def __init__(
@@ -68,8 +68,9 @@ def drawn(rng: np.random.Generator, n_digits: int) -> Ids:
 def added(longer: Ids, shorter: Ids) -> Ids:
     """The digits of the sum of two numbers; the last digit comes first in all three.
 
-    If the two digits at a position have the sum 9, a carry from the right is passed on to the left. So a position sends
-    a carry to the left if the first sum that is not 9, from this position to the right, is at least 10.
+    A position whose two digits have the sum 9 passes on the carry that it receives. All other positions send a carry to
+    the left exactly if the sum of their digits is at least 10. Hence the nearest sum that is not 9, at a position or
+    to its right, determines whether the position sends a carry.
     """
     sums = longer.copy()
     sums[: len(shorter)] += shorter
@@ -111,10 +112,10 @@ class LocalCount(Task):
 
     <bos> x_1 .. x_1 <sep> r_1 x_2 .. x_2 <sep> r_2 .., r_i times x_i, x_i not x_(i-1); length is the sum of all r_i
 
-    Vasylenko et al. 2025, arXiv:2506.16640. In the paper the model predicts the count so far at every symbol, and the
-    sequence has no counts. Here it has them, and each count would reveal the next; so the model gives the count only at
-    the end of a run. r_i is drawn evenly from 2 to `longest_run`, and x_i from `n_symbols` symbols. The last run is cut
-    so that the length is exact.
+    Vasylenko et al. 2025, arXiv:2506.16640. In the paper the sequence has no counts, and the model predicts at every
+    symbol how often the symbol has occurred so far in its run. Here the sequence contains a count only at the end of
+    each run, because a count after every symbol would reveal the next count. r_i is drawn evenly from 2 to
+    `longest_run`, and x_i from `n_symbols` symbols. The last run is cut so that the length is exact.
     """
 
     shortest = 2
@@ -209,8 +210,8 @@ class FlipFlop(Task):
     Liu et al. 2023, arXiv:2306.00946, definition 1. The first instruction writes (w) and the last one reads (r). Every
     other instruction writes with probability `p_write`, reads with probability `p_read`, and otherwise ignores its bit
     (i). The paper's FFL(p) has p_write = p_read = (1 - p) / 2, where p is 0.8 in training, 0.98 in the sparse test and
-    0.1 in the dense test. As in the paper, the error rate is that of the bits after r, which are scored. Vasylenko et
-    al. 2025, arXiv:2506.16640, read only at the end: p_read = 0.
+    0.1 in the dense test. As in the paper, the error rate is that of the bits after r, which are scored. In Vasylenko
+    et al. 2025, arXiv:2506.16640, only the last instruction reads: p_read = 0.
     """
 
     shortest = 4
