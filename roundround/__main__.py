@@ -1,6 +1,7 @@
-"""The first module of a process, for `python -m roundround` and for `roundround`, which do the same.
+"""The first module of the process that the command `roundround` starts; `python -m roundround` does the same.
 
-It installs the signal handlers before it imports anything slow. Then it opens the streams and runs the typed command.
+It installs the signal handlers before it imports anything slow. Then it prepares standard output and standard error,
+and runs the typed command.
 
 Tested by tests/command_line/test_interruption.py and tests/command_line/test_command_line.py.
 """

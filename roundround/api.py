@@ -56,9 +56,9 @@ def load(
     """The model and tokenizer of a training run.
 
     run: the result of `rr.train` or `rr.run`, a directory, or `last` for the latest finished training under `outputs`.
-    checkpoint: best, last, or a step such as step-00000100. trust: whether the run may name classes from outside
-    roundround; the folder of their modules, or the run's copy of it (`RUN/variants`), must be on `sys.path`. Raises
-    UserError if there is no such run.
+    checkpoint: best, last, or a step such as step-00000100. trust: whether to accept a run that uses classes from
+    outside roundround; the folder of their modules, or its copy in the run (`RUN/variants`), must be on `sys.path`.
+    Raises UserError if there is no such run.
 
         model, tokenizer = rr.load("last")
     """
@@ -153,8 +153,8 @@ def evaluate(
     and the logit spread of every head too. batch_tokens: the number of tokens in a batch.
 
     Returns a row for each number, with the fields of `results.json`: metric (perplexity, nats_per_token, ...), length
-    and value, and `first_position` and `last_position` for the loss by position. Raises UserError if `data` is a task,
-    if there is too little text, or if the encoding has too few positions for a length.
+    and value. A loss over a range of positions also has `first_position` and `last_position`. Raises UserError if
+    `data` is a task, if there is too little text, or if the encoding has too few positions for a length.
 
         rr.evaluate(model, tokenizer, "pydoc", length=[128, 512]).query("metric == 'perplexity'")
     """
@@ -262,15 +262,15 @@ class Run(PastRun):
     """A run directory, as `rr.train` and `rr.run` return it. Functions that take the path of a run also accept a `Run`.
 
     directory: the path of the run. manifest: the content of run.json. These attributes are computed from the manifest:
-    `status` (done, running, interrupted, failed, died), `settings` (every value of the run's config by its dotted
-    name), `choices`, `seconds` and `tokens_per_second`.
+    `status` (done, running, interrupted, failed, died), `settings` (the values of the run's config under their dotted
+    names), `choices`, `seconds` and `tokens_per_second`.
     """
 
     def __fspath__(self) -> str:
         return str(self.directory)
 
     def data_frame(self) -> DataFrame:
-        """The records of results.json: a row for each number, with metric, value and what it was measured on."""
+        """The records of results.json: a row for each number, with metric, value and coordinates (such as length)."""
         return DataFrame(self.results())
 
     def curves(self) -> DataFrame:
@@ -369,9 +369,9 @@ def plot(result: object, what: str | None = None) -> Any:
     result: a `Probe`, a `Comparison`, `AttentionWeights`, or a run or its directory. what: the name of a picture; None
     for the first picture of the result. A `Probe` has `labels`, `logits_by_frequency`, `without_a_band`, `norms` and
     `heads`. A `Comparison` has the pictures that `roundround compare` writes, quality by context length first.
-    `AttentionWeights` have `all`, and a picture of each head with the tokens, such as `2.3` for layer 2, head 3. A run
-    has a picture for each section of its page that contains curves, such as `curves`. Raises UserError for another
-    name, or if nothing can be drawn.
+    `AttentionWeights` have `all`, and a picture of each head with the tokens, such as `2.3` for layer 2, head 3. A
+    run's page has sections, and each section with curves is a picture, such as `curves`. Raises UserError for an
+    unknown name, or if nothing can be drawn.
 
         rr.plot(weights, "2.3").savefig("head.pdf")
     """

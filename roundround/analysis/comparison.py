@@ -79,9 +79,9 @@ def as_typed(where: Mapping[str, object] | None) -> dict[str, str]:
 
 @dataclass(eq=False)
 class Group:
-    """The models that have the same settings and were measured by the same verb.
+    """The models that have the same settings and were measured by runs of the same verb (such as eval).
 
-    settings: the settings that vary among all models of this verb, each with its value in this group.
+    settings: the settings that vary among all models of the verb, with their values in this group.
     """
 
     verb: str | None
@@ -98,7 +98,10 @@ class Group:
 
     @property
     def sources(self) -> list[PastRun]:
-        """The runs in `Model.source`, without duplicates. Only the last measured model of each seed counts."""
+        """The runs in the field `source` of the models, without duplicates.
+
+        If several models have the same seed, only the model that was measured last is used.
+        """
         runs = {model.seed: model.source for model in sorted(self.models, key=start_of)}.values()
         return list({run.directory: run for run in runs if run is not None}.values())
 
@@ -247,8 +250,8 @@ def grouped(table: LongTable) -> tuple[list[Group], DataFrame, list[str]]:
     """The groups of all verbs; the numbers to compare, sorted by cell, group and seed; and remarks.
 
     A cell is one combination of verb, metric and coordinates. If several models have the same settings and seed, only
-    the model that was measured last is used. Raises UserError if the numbers of such models differ and all of the
-    models are from files, because files have no start time.
+    the model that was measured last is used. Raises UserError if the numbers of such models differ and none of these
+    models is from a run, because only runs have a start time.
     """
     models = table.models
     verbs = list(dict.fromkeys(model.verb for model in models))
@@ -323,13 +326,13 @@ def baselines_of(given: Sequence[str], groups: Sequence[Group]) -> Wanted:
 
 
 def is_met(wanted: Mapping[str, str], group: Group) -> bool:
-    """Whether a group has all of these settings, including settings that do not vary."""
+    """Whether a group has all settings in `wanted`, whether or not they vary; False if `wanted` is empty."""
     settings = group.models[0].settings
     return bool(wanted) and all(is_same(settings.get(key), value) for key, value in wanted.items())
 
 
 def partners(baselines: Wanted, groups: Sequence[Group]) -> dict[int, int]:
-    """The partner of each group: the group that has the baseline's settings and otherwise the same settings.
+    """The partner of a group has the baseline's settings, and all its other settings are the same as the group's.
 
     Returns a dict of indices of `groups`; a group without a partner is left out. Settings below a setting of the
     baseline, such as pe.theta below pe, need not be the same. Raises UserError if a group could have several partners.
@@ -402,9 +405,10 @@ def rows_of(numbers: DataFrame, groups: Sequence[Group], partner: Mapping[int, i
 
 
 def by_n_seeds(numbers: DataFrame, *columns: str) -> Iterator[tuple[DataFrame, list[Any]]]:
-    """Yield, for each number of seeds S, the R pairs of cell and group that have S seeds.
+    """Yield, for each number of seeds S, the R pairs (cell, group) that have S seeds.
 
-    Each pair is represented by its first row. The given columns come as arrays [S, R].
+    Each yielded tuple has a table, with one row of `numbers` for each pair, and a list of arrays [S, R], one for each
+    name in `columns`.
     """
     n_seeds = numbers.groupby(["cell", "group"])["value"].transform("size")
     for n, some in numbers.groupby(n_seeds):
@@ -412,7 +416,10 @@ def by_n_seeds(numbers: DataFrame, *columns: str) -> Iterator[tuple[DataFrame, l
 
 
 def interval_of(values_SR: Array) -> list[tuple[Any, Any, Any]]:
-    """(mean, low, high) over the first axis. A number that overflows is None; with one seed, low and high are None."""
+    """For each column of `values_SR`, the mean over the S seeds and the ends of its 95 % interval: (mean, low, high).
+
+    A number that overflows is None. With one seed, low and high are None.
+    """
     means, halves = values_SR.mean(0), half_width(values_SR)
     low, high = means - halves, means + halves
     found = np.array([means, low, high], dtype=object)
@@ -421,10 +428,11 @@ def interval_of(values_SR: Array) -> list[tuple[Any, Any, Any]]:
 
 
 def correct(rows: Rows, partner: Mapping[int, int], odd: DataFrame) -> None:
-    """Fill in `p_holm`. A family consists of all settings that are compared with a baseline in one cell.
+    """Fill in the field `p_holm` of the rows, by Holm's correction.
 
-    The size of a family must not depend on the results. So a setting counts even if it has too few seeds for a p-value,
-    or if it has no row because none of its numbers is finite. odd: the numbers that are not finite.
+    A family of tests consists of all groups that are compared with a baseline in one cell. The size of a family must
+    not depend on the results. So a group counts even if it has too few seeds for a p-value, or if it has no row because
+    none of its numbers is finite. odd: the numbers that are not finite.
     """
     for cell, keys in groupby((key for key, row in rows.items() if row["baseline"] is not None), key=itemgetter(0)):
         family = [rows[key] for key in keys]
@@ -523,7 +531,8 @@ def about_confounded(models: Sequence[Model]) -> Iterator[str]:
 def about_rates(groups: Mapping[int, Group], numbers: DataFrame) -> Iterator[str]:
     """A remark on settings whose best learning rate is the smallest or the largest that was tried.
 
-    The best rate is the one with the best mean in the first cell of the table whose metric measures quality.
+    The best rate is the rate with the best mean. Only the table's first metric of quality is used, at the metric's
+    first coordinates (such as length=128).
     """
     judged = numbers[numbers["metric"].map(direction) != 0]
     first = judged[judged["cell"] == judged["cell"].min()]

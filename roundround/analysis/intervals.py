@@ -1,6 +1,6 @@
 """Intervals and p-values of means over seeds, and of differences that are paired by seed.
 
-Student's t is from `scipy.special`, because `scipy.stats`, which calls it, takes a second to import.
+Student's t distribution is computed with `scipy.special`, because `scipy.stats` takes a second to import.
 
 Tested by tests/analysis/test_statistics.py.
 """
@@ -109,12 +109,12 @@ def wilson(n_hits: float, n: float) -> tuple[float, float]:
 
 
 def moderated(differences: Sequence[float], prior: tuple[float, float]) -> tuple[float, float, float, float]:
-    """(mean, low, high, p) of few differences: the mean, its 95 % interval, and the p-value of a mean of 0.
+    """(mean, low, high, p) of few differences: their mean, its 95 % interval, and p of the test that the mean is 0.
 
     The test is a t-test whose variance is moderated by the variances of other groups. A number that cannot be computed
     is NaN. prior: (s0^2, d0) from `fitted_prior`.
 
-    All variances are taken as draws from a scaled inverse chi-square distribution with parameters s0^2 and d0. A
+    All variances are assumed to be draws from a scaled inverse chi-square distribution, with parameters s0^2 and d0. A
     group's own variance s^2 with d degrees of freedom becomes (d0 s0^2 + d s^2) / (d0 + d), with d0 + d degrees of
     freedom. Smyth 2004, Statistical Applications in Genetics and Molecular Biology 3:3. The prior (0, 0) gives
     Student's test, which needs two differences.

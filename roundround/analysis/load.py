@@ -201,7 +201,7 @@ def as_cell(value: Any) -> Any:
 
 
 def facts_of(run: PastRun, trained: PastRun | None) -> dict[str, str]:
-    """The facts that must be equal among compared runs, as text by name."""
+    """The facts that must be equal among compared runs: a dict from the names of the facts to texts."""
     manifest, made = run.manifest, (trained or run).manifest
     git, text = made.get("git") or {}, (manifest.get("data") or {}).get("corpus_hash", "")
     commit = f"{str(git.get('commit'))[:10]}{' with changes' if git.get('dirty') else ''}"
@@ -251,7 +251,10 @@ def numbers_of_file(path: Path) -> list[Number]:
 
 
 def rows_of(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The rows of a csv file: the line number, and the cells by column. Raises UserError if the file cannot be read."""
+    """Yield each row of a csv file: the line number, and a dict from columns to cells.
+
+    Raises UserError if the file cannot be read.
+    """
     try:
         text = read_text(path).removeprefix("\ufeff")
         reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)

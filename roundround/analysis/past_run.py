@@ -38,7 +38,7 @@ FIRST = ("perplexity", "exact_match", "output_match", "accuracy", "token_accurac
 
 @dataclass(frozen=True)
 class PastRun:
-    """A run directory and its manifest, whose shape has been checked."""
+    """A run directory and its manifest (the content of run.json), which has at least the needed keys."""
 
     directory: Path
     manifest: dict[str, Any] = field(repr=False)
@@ -68,7 +68,7 @@ class PastRun:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """Every value of the run's config by its dotted name, and the option of each config group.
+        """The values of the config under dotted names, and the option of each config group under the group's name.
 
         A run that measures the model of another run (eval, probe) also has the settings of that model's training.
         """
@@ -120,9 +120,8 @@ class PastRun:
     def measured(self) -> PastRun | None:
         """The run whose model this run measured; None if it is not found.
 
-        The run is searched for at the recorded path. If both runs were moved together, that path has changed: so the
-        last parts of the path are also tried below each parent folder of this run. A run that only measured a model is
-        never returned. So it does no harm if a manifest names its own run.
+        The run is searched for at the recorded path. In case both runs were moved together, the last parts of the path
+        are then tried below each parent folder of this run. A run that only measured a model is never returned.
         """
         source = Path(self.manifest.get("run") or "")
         ends = [Path(*source.parts[-n_words:]) for n_words in range(len(source.parts) - 1, 1, -1)]
@@ -202,7 +201,7 @@ def direction(metric: str) -> int:
 
 
 def is_share(metric: str) -> bool:
-    """Whether the number is a share, from 0 to 1."""
+    """Whether the values of the metric are shares, from 0 to 1."""
     return bool(words_of(metric) & SHARES)
 
 
@@ -284,7 +283,7 @@ def runs_below(folder: Path, levels: float = math.inf) -> Iterator[Path]:
 
 
 def started_at(directory: Path) -> datetime:
-    """The start time of a run; BEGINNING if the time cannot be read.
+    """The start time of a run; BEGINNING, a time before all runs, if the start time cannot be read.
 
     Only the first bytes of the manifest are read, because thousands of runs may be sorted.
     """
@@ -357,7 +356,10 @@ def time_since(text: str) -> datetime:
 
 
 def is_same(value: Any, text: str) -> bool:
-    """Whether a recorded value equals a typed one: 0.001 equals 1e-3, True equals true; one item of a list suffices."""
+    """Whether a recorded value equals a typed text: 0.001 equals 1e-3, and True equals true.
+
+    A recorded list equals the text if one of its items does.
+    """
     if isinstance(value, list):
         return any(is_same(item, text) for item in value)
     if isinstance(value, int | float) and not isinstance(value, bool):

@@ -1,6 +1,7 @@
 """Compares a past run with the present program: what has changed, how to repeat the run, and whether the numbers agree.
 
-A run is repeated from its manifest and nothing else. A manifest can come from somebody else, so its words are checked.
+Nothing but the manifest is used to repeat a run. The manifest can come from another person, so the overrides in it are
+checked.
 
 Tested by tests/analysis/test_rerun.py, test_planned.py, test_repetition.py and test_runs_and_show.py.
 """
@@ -88,7 +89,7 @@ def planned_config(
     config_dir: str | None,
     check: Callable[[dict[str, Any]], None] = lambda composed: None,
 ) -> dict[str, Any]:
-    """The config that `roundround VERB OVERRIDE ...` would record. For max-retrieval, `run` must not be given.
+    """The config that `roundround VERB OVERRIDE ...` would record. Overrides for max-retrieval must not set `run`.
 
     check: a function that gets the composed config before any class that the config names is imported.
     """
@@ -141,7 +142,7 @@ def has_same_text(manifest: Mapping[str, Any], planned: Mapping[str, Any]) -> bo
 
 
 def of_numbers(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a config that can change the numbers of a run, by dotted key, in the form of a manifest."""
+    """The values of a config that can change the numbers of a run, under dotted keys, as a manifest stores them."""
     return flat(json.loads(json.dumps({k: v for k, v in config.items() if k not in NO_RESULT}, default=str)))
 
 
@@ -162,7 +163,7 @@ class Runner:
     """Runs verbs for another verb, each in a process of its own, and lists their run directories in `made`.
 
     A finished run with the same numbers is reused. A stopped run is resumed if its verb can resume. for_training: the
-    words to add to the command of a verb that has no option `device`, such as `train`. log: the file that gets the
+    words to add to the command of a verb that has no option `device` (`train` has none). log: the file that gets the
     standard error of the verbs; if it is None, the standard error is printed.
     """
 
@@ -196,10 +197,10 @@ class Runner:
         return directory
 
     def same(self, verb: str, planned: dict[str, Any]) -> list[tuple[Path, str]]:
-        """The runs whose config gives the same numbers, each with its status.
+        """The runs whose config gives the same numbers as `planned`, each with its status.
 
-        A run is left out if the code of the user's own classes has changed since. If no run is finished, another
-        process is writing one of them, and the verb can resume, the method waits for that process.
+        A run is left out if the code of the user's own classes has changed since the run. If no run is finished,
+        another process is writing one of them, and the verb can resume, the method waits for that process.
         """
         while True:
             found = [
@@ -310,8 +311,9 @@ def compared(
     """Compare the numbers in the records of a run and of its repetition. Numbers without a counterpart are listed too.
 
     Two records correspond if they are equal in all fields except the measured fields (`numbers_of`) and OF_ONE_RUN. If
-    this holds for several records of a run, they correspond in order. settings: the values of the config, by name; a
-    record can repeat them, and then they are not measured fields.
+    several records of the run are equal in this way, the nth of them corresponds to the nth such record of the
+    repetition. settings: a dict from names to values of the config; if a field of a record has one of these names, it
+    is not a measured field.
     """
     before, after = (numbers_of(records, settings) for records in (then, now))
     found: list[Repeated] = []

@@ -48,9 +48,10 @@ Variant = dict[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """A number by which variants are compared. number: the metric and the length, such as exact_match@20.
+    """A column of the comparison of variants, for one number that a part measures.
 
-    better: the better direction, `higher` or `lower`; `none` if differences get no verdict.
+    number: the metric and the length, such as exact_match@20. better: the better direction, `higher` or `lower`; `none`
+    if differences get no verdict.
     """
 
     name: str
@@ -60,7 +61,7 @@ class Column:
     better: str
 
     def verdict(self, difference: float, p: float) -> str:
-        """The verdict on a difference, by its p-value after Holm's correction."""
+        """The verdict on a difference. p: the p-value of the difference after Holm's correction."""
         if self.better == "none":
             return NOT_JUDGED
         if math.isnan(p):
@@ -75,11 +76,11 @@ class Part:
     """A part of the set: a model to train, the commands that measure it, and the numbers to keep.
 
     train: the words after `roundround train`. looks: the commands that measure the trained model, each a verb and the
-    words after it. keeps: a dict from each metric to keep to `mean` or `max`, by which the values of all heads become
-    one number, or to `each` if the metric has no value for each head.
+    words after it. keeps: a dict whose keys are the metrics to keep. For a metric with a value for each head, the dict
+    says how to combine the values of the heads, `mean` or `max`; for any other metric it says `each`.
 
-    A part that trains nothing has two other fields. measures: the name of the function in asking/bench_measures.py
-    that measures the model (costs, places or promises). model_of: the part that trained the model.
+    A part that trains nothing measures the model of another part. model_of: the name of the part that trained the
+    model. measures: the function in asking/bench_measures.py that measures the model (costs, places or promises).
     """
 
     name: str
@@ -92,9 +93,10 @@ class Part:
     model_of: str = ""
 
     def numbers_of(self, records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-        """The numbers that the part keeps from a verb's records, by metric@length.
+        """The numbers that the part keeps from a verb's records: a dict with keys of the form metric@length.
 
-        Numbers by position in the window are kept only for the longest windows, as metric:position@last_position.
+        A number for a range of positions is kept only at the largest length, with the key
+        metric:position@last_position.
         """
         found: dict[str, list[float]] = {}
         longest = max((record["length"] for record in records if "length" in record), default=None)
@@ -118,9 +120,10 @@ class Part:
 class StandardSet:
     """A standard set at one of its sizes.
 
-    parts: the parts in order. train: the words that all trainings share. more: the words that this size adds to all
-    trainings. rate: the learning rate. hash: the hash of everything in the set that can change a number. is_standard:
-    whether the package's standings were made with the present version of the set, at its default size.
+    parts: the parts in order. train: the command-line words that all trainings share. more: the command-line words that
+    this size adds to all trainings. rate: the learning rate. hash: the hash of everything in the set that can change a
+    number. is_standard: True if the package has standings that were made with this version of the set, at its default
+    size.
     """
 
     name: str
@@ -260,7 +263,7 @@ class Standing:
         remarks: Mapping[str, Sequence[str]],
         made: dict[str, Any],
     ) -> None:
-        """Add another seed: the seed's values by part and metric@length, and the seed's remarks by part."""
+        """Add the values of another seed, numbers[part][metric@length], and the seed's remarks, remarks[part]."""
         self.made[seed] = {"seed": seed, **made}
         for part, own in numbers.items():
             for name, value in own.items():
@@ -347,7 +350,7 @@ def add(found: dict[str, Standing], standing: Standing) -> None:
 
 
 def priors(baseline: Standing, found: Sequence[Standing], columns: Sequence[Column]) -> list[tuple[float, float]]:
-    """For each column, the prior of the variance (`moderated`), from all variants' differences from the baseline."""
+    """For each column, the prior (s0^2, d0) for `moderated`, fitted to all variants' differences from the baseline."""
     others = [standing for standing in found if standing is not baseline]
     fitted = (fitted_prior([paired(other, baseline, column) for other in others]) for column in columns)
     return [(variance, min(degrees, MOST_DEGREES)) for variance, degrees in fitted]

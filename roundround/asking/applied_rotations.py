@@ -65,8 +65,8 @@ class Declared:
     number: the number of the layer. encoding: the declared encoding, made with the sizes of the layer. words: the
     declaration in words if no encoding of this project can express it. window: the length of the sliding window in
     tokens. chunk: the length of a chunk in tokens. pairing: which channels form a pair, one of PAIRINGS. norm: whether
-    queries and keys are normalised. odd: the reason why texts of one token do not show all that the encoding does;
-    empty if they do.
+    queries and keys are normalised. odd: the reason why texts of one token do not show the whole effect of the
+    encoding; empty if texts of one token show it.
     """
 
     number: int
@@ -80,7 +80,7 @@ class Declared:
 
     @property
     def scheme(self) -> Scheme:
-        """The declared scheme. Its name is the encoding's module name, which is also the encoding's option of `pe=`."""
+        """The declared encoding as a `Scheme`, with the name of the encoding's module, which is an option of `pe=`."""
         if self.encoding is None:
             return Scheme(name=self.words or "nothing")
         name = "none" if isinstance(self.encoding, NoPE) else type(self.encoding).__module__.rpartition(".")[2]
@@ -88,7 +88,10 @@ class Declared:
         return Scheme(name=name, base=base, factor=getattr(self.encoding, "factor", None))
 
     def frequencies_P(self, farthest: int) -> Tensor | None:
-        """Radians per token in a text with the last position `farthest`; None if the config does not determine them."""
+        """The declared rotation of each channel pair, in radians per token; None if the config does not determine it.
+
+        farthest: the last position of the text; the rotation can depend on it.
+        """
         if isinstance(self.encoding, FollowsLength):
             return self.encoding.frequencies_at(farthest + 1, torch.float64, "cpu")
         if isinstance(self.encoding, RotaryEncoding):
@@ -191,7 +194,7 @@ class LayerReport:
 
 
 def named(scheme: Scheme) -> str:
-    """A scheme with its numbers, in words."""
+    """The name and the numbers of a scheme, as text."""
     base = "" if scheme.base is None else f", base {scheme.base:,.10g}"
     return scheme.name + base + ("" if scheme.factor is None else f", factor {scheme.factor:.4g}")
 
@@ -257,7 +260,10 @@ class SeenKeys(ModelKeys):
 def measured_mask(
     *, mask_function: Callable[..., Any], device: torch.device | str = "cpu", **options: Any
 ) -> ModelKeys:
-    """The keys that `mask` returns, with the window or the chunk, which is found by calls of `mask_function`."""
+    """Return the keys from the function `mask`, with the length of the window or chunk added.
+
+    Calls of `mask_function` show this length.
+    """
     keys = mask(mask_function=mask_function, device=device, **options)
 
     def sees(q: int, k: int) -> bool:
@@ -303,7 +309,10 @@ def check_pretrained(model: PreTrainedModel) -> list[LayerReport]:
 
 
 def rope_of(config: Any, layer: int) -> Mapping[str, Any] | None:
-    """The `rope_parameters` of config.json for a layer: those of the layer's kind or, without kinds, of all layers."""
+    """The `rope_parameters` of config.json that hold for a layer; None if they give no base (`rope_theta`).
+
+    Some models have `rope_parameters` for each kind of layer.
+    """
     kinds, rope = getattr(config, "layer_types", None), getattr(config, "rope_parameters", None)
     if not isinstance(rope, Mapping) or not rope:
         return None
@@ -361,7 +370,7 @@ def unread_keys(said: Mapping[str, Any], model: PreTrainedModel) -> list[str]:
 
     A key counts as read if the class of the config has it, or if its name occurs in the code of the config, of the
     model's modules or of the model's kind of RoPE. But a key with a number counts as unread if `rope_parameters` has
-    the same key and only with different values. said: the contents of config.json.
+    the same key, and never with the same number. said: the contents of config.json.
     """
     config, rope = model.config.get_text_config(), RotaryEmbeddingConfigMixin
     own = ("transformers.models.", "transformers_modules.")  # packages with the code of single families of models

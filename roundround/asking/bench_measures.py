@@ -47,7 +47,7 @@ def promises(trained: TrainedRun) -> tuple[dict[str, float], list[str]]:
 
     A promise is that the logits stay the same (up to rounding) in bfloat16, with a cache, at shifted positions, with
     padding, or after an export. The number of a promise is 1 if it is kept and 0 if it is broken; `kept` is the sum.
-    The remarks give the measured deviation for each broken promise, or the reason why there is none.
+    The remarks give, for each broken promise, the measured deviation or the error that prevented the measurement.
     """
     decoder, generator = trained.decoder("best"), torch.Generator().manual_seed(0)
     tokens_BT = torch.randint(decoder.embed_tokens.num_embeddings, (2, TEXT), generator=generator)

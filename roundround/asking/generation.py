@@ -37,9 +37,9 @@ REPLACEMENT = "\ufffd"  # bytes that are not yet a whole character decode to thi
 class DecoderWriter:
     """A decoder of this project that writes texts, with its tokenizer and a cache of the tokens that it has read.
 
-    Each text begins with the token with which texts began in training. name: the model's name on a page. first: this
-    token; None if there is none. ends: the tokens that end a text. most: the largest number of tokens that the decoder
-    can read; None if there is no limit. normalisers: the normaliser of each layer.
+    name: the model's name on a page. first: the token with which every text begins, as in training; None if there is no
+    such token. ends: the tokens that end a text. most: the largest number of tokens that the decoder can read; None if
+    there is no limit. normalisers: the normaliser of each layer.
     """
 
     def __init__(self, name: str, decoder: Decoder, vocabulary: Vocabulary) -> None:
@@ -82,7 +82,10 @@ class DecoderWriter:
         self.cache.select(torch.zeros(n, dtype=torch.int64))
 
     def log_probabilities(self, tokens_BT: Tensor, n: int) -> Tensor:
-        """ln p of every possible next token after each of the last n tokens of whole texts: [B, n, V], >= float32."""
+        """ln p of every possible next token after each of the last n tokens, [B, n, V], in at least float32.
+
+        tokens_BT: whole texts.
+        """
         of_draws = [self.decoder.hidden(tokens_BT, step=draw)[:, -n:] for draw in self.decoder.draws(tokens_BT)]
         each = [at_least_float32(self.decoder.unembed(x_BnD)).log_softmax(-1) for x_BnD in of_draws]
         return torch.stack(each).mean(0)  # the mean of ln p, as in the loss of an evaluation
@@ -298,7 +301,7 @@ class TextStream:
 
 @final
 class AnsweringPretrained:
-    """A Hugging Face model that answers. It computes no logits before the first scored token."""
+    """A Hugging Face model that is scored on a task's examples. It computes no logits before the first scored token."""
 
     def __init__(self, probed: ProbedHuggingFaceModel) -> None:
         self.probed = probed
@@ -328,9 +331,10 @@ def check_is_written(task: Task, example: Example) -> None:
 def score_written(writer: Writer, task: Task, examples: Iterable[tuple[Example, int]]) -> AnswerScores:
     """The scores of the texts that the model writes greedily after each question.
 
-    The model reads a question in one pass, then writes one token in each step. In a length test, the score is the
-    number of references that the written text contains, in any order, in upper or lower case (RULER's rule). Writing
-    stops when all references are found; this changes no score. Any other task has one reference, the answer's tokens.
+    The model reads a question in one pass, then writes one token in each step. The score is the number of references
+    found. A `LengthTest` has texts as references; the written text must contain them, in any order and in upper or
+    lower case (RULER's rule). In any other task, the only reference is the whole answer. Writing stops when all
+    references are found.
     """
     scores = AnswerScores(written=True)
     for example, times in examples:

@@ -109,7 +109,7 @@ def given_to_read(
     bos: str,
     **reading: Any,
 ) -> Iterator[Reader]:
-    """A `Reader` of the model and the given text, by the rules of `roundround eval`.
+    """A `Reader` that reads the given text with the model, as `roundround eval` does.
 
     data: a corpus, the name of a corpus, or a list of texts. separate_documents: whether tokens attend only within
     their document; None for the setting of the corpus. reading: the options `stride`, `max_tokens` and `batch_tokens`.

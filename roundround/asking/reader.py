@@ -1,6 +1,7 @@
 """Opens the model and the texts that a verb needs, reads the texts in windows, and computes the loss in the windows.
 
-docs/howto/evaluation.md explains how text is read. Shapes: L layers, H heads, N bins of rows.
+docs/howto/evaluation.md explains how text is read.
+Shapes: L layers, H heads, N bins, as in probing/dispersion.py.
 
 Tested by tests/asking/test_eval_pretrained.py, tests/asking/test_hf_commands.py and tests/training/test_eval.py.
 """
@@ -69,7 +70,10 @@ class Reader:
 
     @property
     def one_by_one(self) -> bool:
-        """Whether documents are read one by one. A decoder of this project reads windows and masks other documents."""
+        """Whether documents are read one by one, to keep them separate in a pretrained model.
+
+        A decoder of this project reads windows, and a mask keeps their documents separate.
+        """
         return self.separate_documents and isinstance(self.model, ProbedModel)
 
     @property
@@ -85,7 +89,7 @@ class Reader:
             check_one_window(self.data.held_out, length, self.max_tokens)
 
     def reading(self) -> dict[str, str | bool]:
-        """How the text is read. Every result names it, because the loss depends on it."""
+        """The settings that say how the text is read. Every result has them, because the loss depends on them."""
         return {
             "joining_token": self.data.joining_token,
             "separate_documents": self.separate_documents,
@@ -168,7 +172,7 @@ class Reader:
         return is_joint
 
     def scored_bytes(self, first_token: int | None) -> int:
-        """UTF-8 bytes of the text that the targets stand for."""
+        """The number of UTF-8 bytes in the text of all targets."""
         n_bytes = np.asarray(self.data.held_out_bytes[: self.n_tokens])
         begins = np.append(True, self.is_joint[:-1]) if self.one_by_one else np.arange(len(n_bytes)) == 0
         return int(n_bytes[~begins].sum() if first_token is None or not self.one_by_one else n_bytes.sum())
@@ -189,7 +193,7 @@ class Windowed:
         return None if self.first_token is None else self.reader.data.tokenizer.id_to_token(self.first_token)
 
     def reading(self) -> dict[str, Any]:
-        """How the text is read. Every result names it."""
+        """The settings that say how the text is read. Every result has them."""
         return {"length": self.length, "first_token": self.first_word(), **self.reader.reading()}
 
     def inputs(self) -> list[list[int]]:
@@ -202,7 +206,10 @@ class Windowed:
 
 
 def joined(texts: Iterable[str], vocabulary: Vocabulary, most: int | None) -> TokenData:
-    """Texts as one held-out stream, as `prepare` makes it, but in memory; it ends once it has `most` targets."""
+    """The texts joined to one held-out stream in memory, like the stream that `prepare` writes.
+
+    Texts are added until the stream has `most` targets; if `most` is None, all texts are added.
+    """
     encode, found, n_tokens = Encoder(vocabulary), [], 0
     for text in texts:
         found.append(encode([(True, text)])[0])
@@ -231,9 +238,10 @@ def joined(texts: Iterable[str], vocabulary: Vocabulary, most: int | None) -> To
 
 
 def check_dispersion(dispersion: bool, *, separate: bool) -> None:
-    """Raises UserError if `dispersion` is True and documents do not see each other.
+    """Raises UserError if `dispersion` and `separate` are both True.
 
-    Dispersion counts a row by its position in the window, not in its document.
+    separate: whether tokens attend only within their document. Dispersion could not be measured then, because it groups
+    rows by their position in the window, not by their position in the document.
     """
     if separate and dispersion:
         raise UserError(
@@ -253,7 +261,10 @@ def check_lengths(decoder: Decoder, n_tokens: int, what: str, pe: str | None) ->
 
 
 def first_tokens_of(reader: Reader, lengths: Sequence[int]) -> dict[int, int | None]:
-    """The token in front of the windows of each length. Raises UserError as `Reader.check` does at the longest one."""
+    """A dict from each length to the token in front of its windows, or to None.
+
+    Raises UserError as `Reader.check` does at the largest length.
+    """
     reader.check(max(lengths))
     return {length: reader.first_token(length) for length in sorted(set(lengths))}
 
@@ -309,9 +320,10 @@ def refuse_checkpoint(invocation: Invocation) -> None:
 
 
 def run_of(config: Any) -> TrainedRun:
-    """The training run that the config names. If the config gives `pe` or `softmax`, it replaces the run's own.
+    """The training run that the config names.
 
-    Raises UserError if `run` names no finished training run.
+    If the config gives `pe` or `softmax`, the given option replaces the option of the run. Raises UserError if `run`
+    names no finished training run.
     """
     source = find_run(config.run, config.outputs, "train", done=True)
     return TrainedRun(source, trust=config.trust, pe=config.pe, softmax=config.softmax)
@@ -379,10 +391,10 @@ def scored_of(trained: TrainedRun | None, length: int | None, n: int) -> list[li
 def windows_for(
     config: SubjectConfig, probed: ProbedModel, trained: TrainedRun | None, peers: Peers, *, batch_tokens: int = 2048
 ) -> Windowed | None:
-    """Text in windows, read as in `roundround eval`: the run's own text, or another text that comes with a `length`.
+    """The text in windows, as in `roundround eval`: the run's own text or, if the config has `length`, any text.
 
-    Returns None if the run learned a task. Also returns None if the config has another text without a `length`, because
-    the documents of such a text are read one by one.
+    Returns None if the run learned a task. Without `length`, also returns None for every text except the run's own,
+    because the documents of such a text are read one by one.
     """
     own = config.data is None and config.texts is None and trained is not None
     if (trained is not None and trained.task() is not None) or (not own and config.length is None):
@@ -450,7 +462,7 @@ def texts_for(
 
 
 def documents_of(config: SubjectConfig) -> Iterator[str]:
-    """The documents of the corpus `data`, held out or not; without `data`, the package's texts that `texts` names."""
+    """The documents of the corpus `data` (training and held out) or, without `data`, the texts that `texts` names."""
     if config.data is None:
         return iter(texts_of("shakespeare" if config.texts is None else config.texts))
     corpus = build(config.data, Corpus)  # type: ignore[type-abstract]

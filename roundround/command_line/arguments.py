@@ -1,4 +1,6 @@
-"""Rewrites typed words so that Hydra can read them: flags anywhere, words without a key, aliases, quotes, commas.
+"""Rewrites typed words that Hydra would refuse or misread.
+
+These are flags among the overrides, words without a key, aliases, values that need quotes, and lists without brackets.
 
 Tested by tests/command_line/test_arguments.py.
 """
@@ -126,7 +128,7 @@ def expand_words(words: list[str], verb: Verb, *, jobs: bool) -> list[str]:
 def expand_aliases(overrides: list[str], verb: str) -> list[str]:
     """Replace aliases: `text=FILE` by `data=text data.path=FILE`, and `preset=NAME` by `experiment=<verb>/NAME`.
 
-    `logger=[a,b]` becomes `logger=several +logger@logger.a=a +logger@logger.b=b`: each logger has a node of its own.
+    `logger=[a,b]` becomes `logger=several +logger@logger.a=a +logger@logger.b=b`, so that the config has both loggers.
     """
     expanded = []
     for override in overrides:
@@ -188,7 +190,7 @@ def read_commas(overrides: list[str], name: str, config_dir: str | None, *, jobs
     If the config has no list there, the override stays as it is, and Hydra sweeps over the values. jobs: whether the
     command is a sweep. In a sweep over the options of a group (pe=alibi,p_rope), a value of a key below the group
     (pe.p=0.5) becomes a sweep over this one value; otherwise Hydra would set the key in the group's default option too.
-    Hydra composes the config with the remaining overrides, and raises its own errors.
+    The config is composed to find its lists, so Hydra's errors can be raised.
     """
     parsed = {override: parse(override) for override in overrides}
     sweeps = {override: read.value() for override, read in parsed.items() if read.is_sweep_override()}
