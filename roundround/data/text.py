@@ -52,8 +52,8 @@ def split_stream(chunks: Iterable[str], separator: re.Pattern[str], *, margin: i
     """The texts between separators, as `re.split` would cut the joined chunks, but without captured groups.
 
     A separator is accepted only when `margin` characters after it have been read, so that unread text cannot change it.
-    The result is exact if no look-ahead, look-behind or repetition of the pattern reaches further than `margin`. The
-    memory is that of the longest document, a chunk and the margin.
+    The result is exact if no look-ahead, look-behind or repetition of the pattern reaches further than `margin`. At
+    most one document, one chunk and the margin are in memory at a time.
     """
     text, begin = "", 0  # begin: of the document
     for chunk in itertools.chain(chunks, [None]):
@@ -92,7 +92,7 @@ def check_columns(where: str, present: Sequence[str], columns: Sequence[str]) ->
 
 
 def rows_of(path: Path, columns: Sequence[str], *, optional: Sequence[str] = ()) -> Iterator[Row]:
-    """The rows of a table. Each has at least these columns, and those of `optional` that the table has."""
+    """The rows of a table. Each row has at least `columns`, and the columns of `optional` that the table has."""
     if path.suffix.lower() == ".parquet":
         return _parquet_rows(path, columns, optional)
     return _json_rows(path, columns) if path.suffix.lower() in (".json", ".jsonl") else _table(path, columns)
@@ -124,8 +124,9 @@ def _json(where: str, text: str) -> Any:
 def _table(path: Path, columns: Sequence[str]) -> Iterator[Row]:
     """The rows of a csv or tsv file, with the header's names as the keys of a row.
 
-    If all `columns` are whole numbers, the file has no header, and its columns are called 0, 1, 2, ... A csv file is
-    read as in RFC 4180: quoted fields can contain line ends and commas. In a tsv file a quote is an ordinary character.
+    If all names in `columns` are whole numbers, the file is read as one without a header, and its columns are called
+    0, 1, 2, ... A csv file is read as in RFC 4180: quoted fields can contain line ends and commas. In a tsv file a
+    quote is an ordinary character.
     """
     is_csv = path.suffix.lower() == ".csv"
     csv.field_size_limit(LONGEST_FIELD)
@@ -172,10 +173,11 @@ class TextFiles(Corpus):
     links reach is read once.
 
     split_regex: the separator of documents in plain text (null: each file is a document and must fit in memory). It
-    does not cut rows of tables: a row is a document. column: the columns whose texts, joined by newlines, make up that
-    document; in a csv or tsv file without a header, columns are called 0, 1, 2, ... keep_chars: the [smallest, largest]
-    length of documents to keep, in characters (null: all documents). max_chars: the number of characters to keep of
-    each document, from its beginning (null: all). The identity is a hash of the files' contents, not of their names.
+    does not apply to tables, where each row is a document. column: the columns of a table whose texts, joined by
+    newlines, make up the document of a row; in a csv or tsv file without a header, columns are called 0, 1, 2, ...
+    keep_chars: the [smallest, largest] length of documents to keep, in characters (null: all documents). max_chars: the
+    number of characters to keep of each document, from its beginning (null: all). The identity is a hash of the files'
+    contents, not of their names.
     """
 
     def __init__(
@@ -231,7 +233,10 @@ class TextFiles(Corpus):
 
 
 def _expand(entry: str, *, says: bool) -> list[Path]:
-    """The files of one entry of `TextFiles.path`. Raises OSError if one is unreadable, UserError if there are none."""
+    """The files of one entry of `TextFiles.path`.
+
+    Raises UserError if there are no files to read, and OSError if a file or folder cannot be read.
+    """
     path = home_expanded(entry, "data.path")
     globbed = (Path(match) for match in sorted(glob.glob(str(path), recursive=True)))
     matches = [path] if os.path.lexists(path) else list(globbed)

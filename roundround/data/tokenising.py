@@ -165,7 +165,7 @@ def _build(
     cache_dir: Path,
     n_processes: int | None,
 ) -> Entry:
-    """Tokenises the shards that are missing or incomplete. Complete shards stay if the process is stopped."""
+    """Tokenises missing and incomplete shards; returns the prepared corpus. Complete shards stay after a stop."""
     for path in leftovers(store.path, ["*.json"]) if store.path is not None else []:
         path.unlink()
     sizes = store.sizes()
@@ -175,7 +175,7 @@ def _build(
         about, vocabulary = _begin(corpus, wanted, recipe, store)
 
         def missing() -> Iterator[Numbered]:
-            """The batches of incomplete shards. The records of complete shards are put into `whole`."""
+            """The batches of all incomplete shards; puts the records of complete shards into the dict `whole`."""
             for number, batches in groupby(_batches(corpus.documents()), key=itemgetter(0)):
                 if RECORD.format(number) in sizes:
                     record = json.loads(store.read_text(RECORD.format(number)))
@@ -337,7 +337,8 @@ def encoding(
     """A function that encodes numbered batches and keeps their order.
 
     n_processes: the number of processes to start, with one thread each; with 1, this process does the work. With None,
-    this process does the work in the tokenizer's own threads. Afterwards these are disabled, as later forks would warn.
+    this process does the work in the tokenizer's own threads. The threads are disabled after the block, because the
+    tokenizer would print a warning if the process forked later.
     """
     if n_processes is not None:
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

@@ -97,8 +97,8 @@ class Bytes(TokenizerRecipe):
 class BPE(TokenizerRecipe):
     """Byte-level byte-pair encoding, learnt from the first `max_train_bytes` of the training documents. Lossless.
 
-    These documents are in memory during learning. Sennrich et al. 2016, arXiv:1508.07909; on bytes, with the pattern
-    that splits words: Radford et al. 2019 (GPT-2).
+    These documents are in memory during learning. The method is from Sennrich et al. 2016, arXiv:1508.07909. Its use
+    on bytes, and the pattern that splits words, are from Radford et al. 2019 (GPT-2).
     """
 
     def __init__(self, *, vocab_size: int, max_train_bytes: int) -> None:
@@ -244,7 +244,7 @@ def vocabulary_of(
 
 
 def open_vocabulary(tokenizer: Tokenizer, end_of_document: int, *, reads_special_tokens: bool = False) -> Vocabulary:
-    """The vocabulary of a tokenizer, whose truncation and padding are turned off. Arguments: as for `Vocabulary`."""
+    """Turns off truncation and padding in the tokenizer; returns its vocabulary. Arguments: as for `Vocabulary`."""
     tokenizer.no_truncation()
     tokenizer.no_padding()
     tokenizer.encode_special_tokens = not reads_special_tokens  # tokenizer.json does not store it
@@ -267,7 +267,7 @@ def check_known(ids: Sequence[int] | NDArray[Any], unknown: int | None, what: st
     share = float(np.mean(np.asarray(ids) == unknown)) if unknown is not None and len(ids) else 0.0
     line = f"the tokenizer does not know {share:.0%} of the tokens of {what}"
     if share > 0.5:
-        raise UserError(f"{line}; give a text for which it was made, or a model with another tokenizer")
+        raise UserError(f"{line}; give a text for which this tokenizer was made, or a model with another tokenizer")
     if share > MANY_UNKNOWN:
         print_status(line)
 

@@ -26,7 +26,7 @@ STATUS, CLEAR_REFS = Path("/proc/self/status"), Path("/proc/self/clear_refs")  #
 
 
 def pick_device(name: str) -> torch.device:
-    """The device of this name. `auto` is a GPU if there is one, and each process of a machine gets its own.
+    """The device of this name. `auto` is a GPU if there is one; the processes of a machine are spread over its GPUs.
 
     Raises UserError if torch cannot use the device.
     """
@@ -143,7 +143,7 @@ def gpus() -> list[tuple[Any, int]]:
 
 
 def larger(first: Mapping[str, int | None] | None, second: Mapping[str, int | None]) -> dict[str, int | None]:
-    """For each kind of memory, the larger of the peaks before a run was stopped and after it was resumed."""
+    """For each kind of memory, the larger of two peaks: before a run was stopped, and after it was resumed."""
     earlier = first or {}
     return {
         name: max((n for n in (earlier.get(name), now) if n is not None), default=None) for name, now in second.items()

@@ -54,7 +54,7 @@ def put_back(handlers: dict[int, Any]) -> None:
 
 @contextmanager
 def signals_ignored() -> Iterator[None]:
-    """Ignores stop signals inside the block, so that an ending process can report why. Use it only for short work."""
+    """Ignores stop signals inside the block, so that a process can report why it ends. Use it only for short work."""
     handlers = on_signals(ignore)
     try:
         yield
@@ -113,14 +113,14 @@ def end_at_once(signum: int, frame: FrameType | None) -> None:
 
 
 def say(line: str) -> None:
-    """Write a line on standard error from a signal handler, without Python's stream, whose lock may be held."""
+    """Write a line on standard error without sys.stderr, because a signal handler could wait for its lock forever."""
     with suppress(OSError):  # on a terminal it replaces the progress bar, which is then drawn again below
         os.write(2, b"\r\033[K" * os.isatty(2) + f"roundround: {line}\n".encode())
 
 
 @contextmanager
 def interrupts_blocked() -> Iterator[None]:
-    """Processes started inside the block never receive SIGINT; this process receives a delayed one after the block."""
+    """Processes started inside the block never receive SIGINT; this process receives SIGINT only after the block."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -131,7 +131,7 @@ def interrupts_blocked() -> Iterator[None]:
 class StopSignal:
     """Turns the first stop signal into a flag, read between two steps; a later signal raises Interrupted at once.
 
-    The first signal prints a line, because a step may take long. Signals within SECONDS_OF_ONE_REQUEST of it, from a
+    The first signal prints a line, because a step can take long. Signals within SECONDS_OF_ONE_REQUEST of it, from a
     launcher or a key that is held down, count as the same request.
     """
 

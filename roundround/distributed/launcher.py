@@ -1,7 +1,8 @@
 """Who started this process: a person, or a launcher that started several processes to work on one run together.
 
 The environment variables of launchers are read only here, before anything slow is imported; `training/trainer.py`
-passes their values on to Lightning. A variable without the others of its launcher, such as a stale RANK=1, is ignored.
+passes their values on to Lightning. A variable, such as a stale RANK=1, is ignored if other variables of the same
+launcher are missing.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ STARTED_BY = "ROUNDROUND_STARTED_BY"  # environment variable: the pid of the pro
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """The processes that a launcher started, and which of them this process is.
+    """The processes that a launcher started, and the numbers of this process among them.
 
-    rank: the number of this process among all processes. local_rank: its number among the processes on its machine.
-    machine: the number of this machine among all machines.
+    rank: the number of this process among all processes. local_rank: the number of this process among the processes on
+    the same machine. machine: the number of this machine among all machines.
     """
 
     launcher: str
@@ -91,7 +92,7 @@ def together() -> Launch | None:
 
 
 def first_is_gone() -> bool:
-    """Whether the process that started this one has ended. If so, the system has given this one another parent."""
+    """Whether the first process, which started this process, has ended. This process then has another parent."""
     return STARTED_BY in os.environ and os.getppid() != int_of(STARTED_BY)
 
 
@@ -124,7 +125,7 @@ def without_srun(launched: Launch) -> bool:
 
 
 def speaks() -> bool:
-    """Whether this process prints for all processes, which only rank 0 does."""
+    """Whether this process prints for all processes: True only for rank 0."""
     return rank() == 0
 
 
@@ -136,7 +137,7 @@ def address() -> tuple[str, int]:
 
 
 def name_of_run(launched: Launch) -> str:
-    """A name that only the processes of one run share, because another run may use the same port."""
+    """A name that only the processes of one run share, to distinguish runs that use the same port."""
     names = {
         "torchrun": ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"),  # its store outlives an attempt
         "srun": ("SLURM_JOB_ID", "SLURM_STEP_ID"),

@@ -236,7 +236,7 @@ class Peers:
         """The processes that have left, and how each ended. A roll call of all processes finds them.
 
         A process that neither answers nor has recorded its end counts as killed. If a process ended because it lost
-        another one, only the lost one is returned. A process that has not met the others yet has not left.
+        another one, only the lost one is returned. A process that has not met the others yet is not returned.
         """
         waiting, found = set(range(self.n)) - {self.rank}, {}
         deadline = time.monotonic() + SECONDS_TO_ANSWER
@@ -283,7 +283,7 @@ class Peers:
                 self.give_up_on(0, KILLED)
 
     def processes_here(self) -> dict[int, str]:
-        """The pid and start time, by rank, of the other processes on this machine that this process can see."""
+        """The pids and start times of the other processes that are visible on this machine. The keys are ranks."""
         found = {rank: self.store.get(f"process/{rank}").decode() for rank in range(self.n) if rank != self.rank}
         ids = process_ids()
         return {rank: process.removeprefix(ids) for rank, process in found.items() if ids and process.startswith(ids)}
@@ -344,7 +344,7 @@ def process_ids() -> str:
 
 
 def start_of(pid: int) -> str | None:
-    """When a process of this machine started, in clock ticks since boot; None if it has ended."""
+    """The start time of a process of this machine, in clock ticks since boot; None if the process has ended."""
     try:
         state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

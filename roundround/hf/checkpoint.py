@@ -2,9 +2,9 @@
 
 The configuration becomes nodes of a run's config, which describe a decoder that computes the same as the checkpoint's
 model. The models are Llama, Gemma (the first), Qwen 3, SmolLM3, OLMo 3, and the text models of Gemma 3 and Gemma 4.
-Gemma is Llama with GeGLU, embeddings times sqrt(D), and norms that store their weights minus 1; the later models can
-have patterns of layers. Only safetensors are read, and no code from the folder is run. `stock.py` is the other
-direction: it writes a decoder as a model of transformers.
+Gemma is Llama with GeGLU, embeddings times sqrt(D), and norms that store their weights minus 1; the models listed after
+Gemma can have layers of several kinds. Only safetensors are read, and no code from the folder is run. `stock.py` is the
+other direction: it writes a decoder as a model of transformers.
 
 Tested by tests/trained/test_initial.py, tests/trained/test_pattern_models.py and tests/hf/test_hf_load.py.
 """
@@ -202,7 +202,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def causal_masks(files: Sequence[Path]) -> set[str]:
-    """The names of tensors in the files that are no weights: causal masks, and the value of masked logits.
+    """The names of the files' tensors that are not weights: causal masks, and the value of masked logits.
 
     transformers once saved both. A causal mask is a square table, and the value is a scalar. A true bias of an
     attention layer, which could have the same name, is a vector.
@@ -241,11 +241,11 @@ class Family:
     """Models of one config class of transformers, and what their layers have.
 
     config: the config class. export: the class of transformers to which a decoder can be exported; None if there is
-    none. norms: where the norms are: `before` attention and MLP, `after` them, or `both`. normalised: how queries and
-    keys are normalised: in each head (`heads`), over all heads together (`across heads`), or not at all (`none`).
+    none. norms: whether norms are `before` attention and MLP, `after` them, or `both`. normalised: whether queries and
+    keys are normalised in each head (`heads`), over all heads together (`across heads`), or not at all (`none`).
     one_less: whether norms store their weights minus 1. windows: whether some layers can have a window. by_kind:
-    whether layers with a window can have RoPE frequencies that differ from those of the other layers. even_heads:
-    whether the heads must divide d_model evenly, so that head_dim is d_model / n_heads.
+    whether RoPE frequencies can differ between layers with a window and layers without one. even_heads: whether the
+    heads must divide d_model evenly, so that head_dim is d_model / n_heads.
     """
 
     config: type[PreTrainedConfig]
@@ -324,7 +324,7 @@ def decoder_nodes(config: PreTrainedConfig) -> DecoderNodes:
     kind, family = config.model_type, FAMILIES[config.model_type]
     for name, nothing in WITHOUT.items():
         if (value := getattr(config, name, nothing)) not in (nothing, None, False):
-            raise UserError(f"{name} is {str(value).lower()}, and the decoder has no such part")
+            raise UserError(f"the decoder does not support {name}={str(value).lower()}")
     activation = config.hidden_activation if kind.endswith("_text") else config.hidden_act
     if activation not in (SWIGLU, GEGLU):
         raise UserError(f"hidden_act is {activation}, and the decoder has {SWIGLU} and {GEGLU}")
@@ -367,7 +367,7 @@ def decoder_nodes(config: PreTrainedConfig) -> DecoderNodes:
 
 
 def layer_kind(config: PreTrainedConfig, layer: int) -> tuple[str, Node]:
-    """The name of a layer's kind, and the node of the parts and sizes that this kind sets for itself."""
+    """The name of a layer's kind, and a node with the encoding, window and sizes of the layers of this kind."""
     layer_type = (getattr(config, "layer_types", None) or ["full_attention"] * (layer + 1))[layer]
     name = KINDS[layer_type]
     head_dim = head_dim_of(config, layer)
@@ -385,7 +385,7 @@ def layer_kind(config: PreTrainedConfig, layer: int) -> tuple[str, Node]:
 
 
 def own_config(config: PreTrainedConfig, layer: int) -> Any:
-    """The configuration of a layer: the layer's own in Gemma 4, where layers can differ in size, else the model's."""
+    """The configuration of a layer: an entry of `per_layer_config` in Gemma 4, else the model's configuration."""
     return config.per_layer_config[layer] if config.model_type == "gemma4_text" else config
 
 
@@ -409,7 +409,9 @@ def encoding_node(rope: Mapping[str, Any], head_dim: int, longest: int) -> Node:
             return {"_target_": target(RoPE), "theta": theta}
         return {"_target_": target(PartialRoPE if kind == "default" else PRoPE), "p": p, "theta": theta}
     if kind not in SCALED or p != 1:
-        raise UserError(f"the decoder has no RoPE with rope_type={kind}, factor={rope.get('factor')} and p={p:g}")
+        raise UserError(
+            f"the decoder has no RoPE with rope_type={kind}, factor={rope.get('factor')}, partial_rotary_factor={p:g}"
+        )
     of, names = SCALED[kind]
     original = rope.get("original_max_position_embeddings") or longest
     return {

@@ -123,7 +123,7 @@ class Pretrained:
         names = sorted(unexpected - causal_masks(self.safetensors())) if unexpected else []
         if names:
             raise UserError(
-                f"{self.path} has weights that {type(model).__name__} has no place for: {some_of(names)}; "
+                f"{self.path} has weights that {type(model).__name__} does not have: {some_of(names)}; "
                 "to ignore them, load the model in Python and give it to rr.probe"
             )
         return model, tokenizer
@@ -234,7 +234,10 @@ class ProbedHuggingFaceModel(ProbedModel):
         return None if own.unk_token_id in (own.bos_token_id, own.eos_token_id, own.pad_token_id) else own.unk_token_id
 
     def vocabulary(self) -> Vocabulary:
-        """The tokenizer's vocabulary. The token that begins every text also ends a document; if none does, EOS does."""
+        """The tokenizer's vocabulary.
+
+        A document ends with the token that begins every text. If there is no such token, a document ends with EOS.
+        """
         return vocabulary_of(
             self.tokenizer, self.name, self.first_token, reads_special_tokens=self.reads_special_tokens
         )
@@ -257,7 +260,10 @@ class ProbedHuggingFaceModel(ProbedModel):
         return torch.cat([nats_of(logits, targets_BT[:, rows]) for rows, logits in self.logits(tokens_BT)], 1)
 
     def logits(self, tokens_BT: Tensor, first: int = 0) -> Iterator[tuple[slice, Tensor]]:
-        """Yields slices of columns from `first` on, as wide as memory allows, each with its logits [B, columns, V]."""
+        """Yields (a slice of n tokens, the logits [B, n, V] of these tokens), from the token `first` on.
+
+        The number n is as large as memory allows.
+        """
         n_vocab = self.pretrained.get_input_embeddings().num_embeddings
         at_once = max(1, LOGITS_AT_ONCE // (n_vocab * len(tokens_BT)))
         decoded = self.decoded(tokens_BT, torch.arange(tokens_BT.shape[1], device=tokens_BT.device)[None])
@@ -266,9 +272,10 @@ class ProbedHuggingFaceModel(ProbedModel):
             yield columns, self.head(tokens_BT, decoded, columns)
 
     def head(self, tokens_BT: Tensor, decoded: Any, rows: slice) -> Tensor:
-        """Logits [B, rows, V] that the rest of the model (head, scales and caps) computes from rows of `decoded`.
+        """Logits [B, n, V] of the n tokens in the slice `rows`.
 
-        The logits of all rows of a long text might not fit into memory. The decoder does not run again.
+        The model's head, scales and caps compute them from `decoded`, so the decoder does not run again. The logits of
+        all tokens of a long text might not fit into memory.
         """
         of_rows = type(decoded)(**{**decoded, "last_hidden_state": decoded.last_hidden_state[:, rows]})
         own = self.decoder.__dict__.get("forward")  # offloading stores a forward of its own there
@@ -295,5 +302,5 @@ def as_pretrained_model(model: object) -> PreTrainedModel:
     """The model itself. Raises UserError if it is not a Hugging Face model."""
     if not isinstance(model, PreTrainedModel):
         what = "a loaded Hugging Face decoder, or the model that rr.load returns"
-        raise UserError(f"this takes {what}, not a {type(model).__name__}")
+        raise UserError(f"the model must be {what}, not a {type(model).__name__}")
     return model

@@ -22,8 +22,9 @@ ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 class Bias:
     """What an encoding adds to the logits, computed for a block of query rows at a time so that no n x n table exists.
 
-    n_hidden: the number of intermediate values that `block` holds for each query and key; more make blocks smaller.
-    of_distance: whether the bias depends only on key position minus query position; `by_distance` is then defined.
+    n_hidden: the number of intermediate values that `block` holds for each query and key; the larger it is, the fewer
+    rows a block has. of_distance: whether the bias depends only on key position minus query position; `by_distance` is
+    then defined.
     """
 
     n_hidden: int = 1

@@ -39,10 +39,10 @@ def attend_in_blocks(
     keys: Keys,
     bias: Bias | None,
 ) -> Tensor:
-    """Attention output [B, H, Q, C], a few texts and query rows at a time; the backward pass computes each block again.
+    """Attention output [B, H, Q, C], computed in blocks of a few texts and query rows.
 
-    Heads stay together, because a normaliser may have parameters for each head. With a bias, texts stay together too:
-    the bias is mostly the same for all texts.
+    The backward pass computes each block again. Each block has all heads, because a normaliser can have parameters for
+    each head. With a bias, each block also has all texts: the bias is mostly the same for all texts.
     """
     size = texts_at_once(q_BHQC, keys) if bias is None else q_BHQC.shape[0]
     outs = []
@@ -131,7 +131,7 @@ def query_blocks(q_BHQC: Tensor, keys: Keys, bias: Bias | None = None) -> list[t
 
 
 def rows_within(limit: int, keys: Keys) -> int:
-    """The largest n so that n query rows have at most `limit` logits over the keys that a window or chunk leaves."""
+    """The largest n so that n query rows have at most `limit` logits over the keys within a window or chunk."""
     reach = min(keys.window or keys.n_keys, keys.chunk or keys.n_keys)
     if reach >= keys.n_keys:
         return limit // keys.n_keys

@@ -69,7 +69,7 @@ def test_old_tables_beside_the_weights_are_left_out_and_other_weights_are_not(tm
     assert source(tmp_path, offload=False).load(torch.device("cpu"))
     save_file(load_file(weights) | {"value_head.weight": torch.ones(3)}, weights, {"format": "pt"})
     with pytest.raises(
-        UserError, match=r"has weights that LlamaForCausalLM has no place for: value_head.weight; .*rr.probe"
+        UserError, match=r"has weights that LlamaForCausalLM does not have: value_head.weight; .*rr.probe"
     ):
         source(tmp_path, offload=False).load(torch.device("cpu"))
 
@@ -83,7 +83,7 @@ def test_masks_that_old_files_keep_are_left_out_and_a_bias_of_that_name_is_not(t
     save_file(tensors | masks, weights, {"format": "pt"})
     assert source(tmp_path, offload=False).load(torch.device("cpu"))
     save_file(tensors | {f"{attention}.bias": torch.ones(48)}, weights, {"format": "pt"})
-    with pytest.raises(UserError, match=r"has weights that GPTNeoForCausalLM has no place for: .*attention.bias;"):
+    with pytest.raises(UserError, match=r"has weights that GPTNeoForCausalLM does not have: .*attention.bias;"):
         source(tmp_path, offload=False).load(torch.device("cpu"))
 
 

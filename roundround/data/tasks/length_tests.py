@@ -68,7 +68,7 @@ class LengthTest(TextTask):
 
     @abstractmethod
     def filled(self, rng: np.random.Generator, length: int) -> Filled:
-        """The functions (n -> text with n units of filler, i -> number of tokens of unit i) of one example.
+        """Two functions for one example: n -> text with n units of filler, and i -> number of tokens of unit i.
 
         All randomness comes from `rng`.
         """
@@ -102,12 +102,12 @@ class LengthTest(TextTask):
 
     @final
     def n_behind(self, text: str) -> int:
-        """The number of tokens of a text that follows another text; before a tokenizer is learnt, of its words."""
+        """The number of tokens that a text adds after another; before a tokenizer is learnt, the number of words."""
         return len(text.split()) if self._vocabulary is None else n_tokens_behind(self._vocabulary, text)
 
     @final
     def references(self, answer: str) -> list[str]:
-        """The texts that a model has to write, in any order."""
+        """The parts of an answer; a model has to write each of them, in any order."""
         return answer.strip().split(BETWEEN)
 
     @final
@@ -173,7 +173,10 @@ class LengthTest(TextTask):
 
 
 def n_tokens_behind(vocabulary: Vocabulary, text: str) -> int:
-    """The number of tokens that a text adds after a letter "a". Without this "a", some tokenizers add a space to it."""
+    """The number of tokens that a text adds after a letter "a".
+
+    The "a" is there because some tokenizers add a space at the beginning of a text.
+    """
     return len(vocabulary.encode(f"a {text}")) - len(vocabulary.encode("a"))
 
 
@@ -272,9 +275,9 @@ class VariableTracking(LengthTest):
 
     filler "Let A be V." filler "Let B be A." filler "Which names stand for V? .." A, B; length is all tokens
 
-    Hsieh et al. 2024, arXiv:2404.06654. The sentences of a chain are in order: the first gives the number, and `n_hops`
-    sentences with a name in its place follow. With one chain, the text has no other number. Unlike in the paper, names
-    are words, and no solved example precedes the text.
+    Hsieh et al. 2024, arXiv:2404.06654. The sentences of a chain are in order: the first sets a variable to the number,
+    and each of the `n_hops` later sentences sets a variable to the previous variable. With one chain, the text has no
+    other number. Unlike in the paper, variables have words as names, and no solved example precedes the text.
     """
 
     written = 30

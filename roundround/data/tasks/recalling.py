@@ -45,9 +45,9 @@ class MQAR(Task):
     Arora et al. 2023, arXiv:2312.04927, as in the authors' code: half of the symbols are keys, the other half values;
     two pairs of an example differ in key and in value. After the pairs each key occurs once more, as a query. The j-th
     possible position of a query has the weight j^(power_a - 1). The target at a query is the value of the key; the
-    token after the query is filler. answers_in_sequence: whether the value stands there instead. A guesser that ignores
-    the keys can then exclude the values already given: with 4 pairs it is right for 52 % of the queries.
-    random_filler: whether filler is drawn from all symbols; if not, it is always _, as in the paper's Figure 2.
+    token after the query is filler. answers_in_sequence: whether the token after the query is the value, not filler. A
+    guesser that ignores the keys can then exclude the values already given: with 4 pairs it is right for 52 % of the
+    queries. random_filler: whether filler is drawn from all symbols; otherwise it is always _ (the paper's Figure 2).
     """
 
     def __init__(
@@ -92,7 +92,10 @@ class MQAR(Task):
         return Example(answers, scored) if self.answers_in_sequence else Example(tokens, scored, answers)
 
     def guessing_nats(self, example: Example) -> float:
-        """The guesser names one of the values; with `answers_in_sequence`, one of the values not yet given."""
+        """The loss of a guesser that names one of the values.
+
+        With `answers_in_sequence`, the guesser names one of the values that are not yet given.
+        """
         p = self.n_pairs
         return math.lgamma(p + 1) if self.answers_in_sequence else p * math.log(p)
 
@@ -136,7 +139,7 @@ class MQMTAR(Task):
         )
 
     def guessing_nats(self, example: Example) -> float:
-        """At each query the guesser names one of the values, by its first token. All other tokens cost nothing."""
+        """The loss of a guesser that names one of the values at each query. Only a value's first token has a loss."""
         return self.n_queries * math.log((example.tokens == COLON).sum())
 
     def n_pairs(self, length: int) -> int:
@@ -250,7 +253,7 @@ class Recall(Task):
         return Example(tokens, scored, answers)
 
     def guessing_nats(self, example: Example) -> float:
-        """At each query the guesser names the value of one of the items."""
+        """The loss of a guesser that names the value of one of the items at each query."""
         item = FIRST + 1 + self.n_keys + self.n_values
         there = (example.tokens[example.tokens >= item] - item) % self.n_values
         asked = example.targets[example.scored] - (FIRST + 1 + self.n_keys)
@@ -297,7 +300,7 @@ class Passkey(Task):
         return Example(tokens, np.arange(length) >= length - self.n_digits)
 
     def guessing_nats(self, example: Example) -> float:
-        """At each target the guesser names a digit of D that it has not yet named."""
+        """The loss of a guesser that names one of the remaining digits of D at each target."""
         return nats_of_order(example.tokens[example.scored])
 
 
@@ -331,7 +334,7 @@ class Induction(Task):
         return Example(tokens, np.arange(len(tokens)) == length + 2)
 
     def guessing_nats(self, example: Example) -> float:
-        """The guesser names one of the symbols in the sequence."""
+        """The loss of a guesser that names one of the symbols in the sequence."""
         x = example.tokens[1:-2]
         return -math.log((x == example.tokens[-1]).sum() / (x != TRIGGER).sum())
 
@@ -345,8 +348,9 @@ class Max(Task):
     Velickovic et al. 2024, arXiv:2410.01104. In the paper items are vectors with priorities drawn from [0, 1], as in
     the verb max-retrieval. Here priorities are tokens. If all priorities were drawn evenly, two items would often share
     the largest one, and more often in longer sequences. So m and the largest priority, p_m, are drawn evenly, and the
-    priorities of all other items are drawn evenly below p_m. The gap below p_m is at least one step, while the paper's
-    gap shrinks as 1 / n. So this task does not test for one of the paper's errors, the confusion of close priorities.
+    priorities of all other items are drawn evenly below p_m. The gap between the two largest priorities is at least 1;
+    in the paper it shrinks as 1 / n. So this task does not test for the confusion of close priorities, which the paper
+    reports.
     """
 
     def __init__(
@@ -376,5 +380,5 @@ class Max(Task):
         return asked(FIRST + items.ravel(), FIRST + items[place, 1:], end=False)
 
     def guessing_nats(self, example: Example) -> float:
-        """The guesser names one of the classes in the sequence."""
+        """The loss of a guesser that names one of the classes in the sequence."""
         return -math.log((example.tokens[2:-2:2] == example.tokens[-1]).mean())

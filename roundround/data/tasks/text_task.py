@@ -53,14 +53,14 @@ class TextTask(Task):
 
     @abstractmethod
     def origin(self) -> object:
-        """Everything that determines the texts, apart from the parameters of `Task`, as values that JSON can write."""
+        """Everything that determines the texts, apart from the parameters of `Task`, in values that fit into JSON."""
 
     def output_at(self, answer: str) -> int | None:
-        """The index of the first character of an answer's output, if intermediate steps precede it; else None."""
+        """The index of the first character of an answer's output; None if no intermediate steps precede the output."""
         return None
 
     def stored_texts(self, *, seed: int, split: str, length: int | None) -> FixedSet[Text] | None:
-        """The texts of a split if the task has a fixed set, otherwise None. The arguments are as for `stored`."""
+        """The texts of a split if the task has a fixed set of texts, else None. The arguments are as for `stored`."""
         return None
 
     def with_vocabulary(self, vocabulary: Vocabulary) -> Self:

@@ -44,10 +44,10 @@ MakeSoftmax = Callable[[AttentionShape], AttentionSoftmax]
 
 @contextmanager
 def installed(model: PreTrainedModel, make_softmax: MakeSoftmax | None = None) -> Iterator[list[AttentionSoftmax]]:
-    """Run the model's attention through normalisers of this project inside the block; yields one for each layer.
+    """Run the model's attention through normalisers of this project inside the block; yields the layers' normalisers.
 
-    make_softmax: makes the normaliser of a layer; None keeps what the model has (softmax, soft cap or sinks). Raises
-    UserError if the model's attention cannot be replaced, or if it does something that the new normaliser would drop.
+    make_softmax: a function that makes the normaliser of a layer; None keeps what the model has (softmax, soft cap or
+    sinks). Raises UserError if the attention cannot be replaced, or if a normaliser would drop a soft cap or sinks.
     """
     with ExitStack() as undo:
         undo.callback(install(model, make_softmax))
@@ -97,7 +97,7 @@ def text_decoder(model: PreTrainedModel) -> nn.Module:
 
 
 def attention_layers(model: nn.Module) -> list[nn.Module]:
-    """The self-attention modules of a decoder, by layer. Raises UserError if none has a known form."""
+    """The self-attention modules of a decoder, in the order of layers. Raises UserError if none has a known form."""
     inside = text_decoder(model) if isinstance(model, PreTrainedModel) else model
     found = [
         m
@@ -113,7 +113,7 @@ def attention_layers(model: nn.Module) -> list[nn.Module]:
 
 
 def normalisers_of(model: nn.Module) -> list[AttentionSoftmax]:
-    """The normalisers of a model with an installed attention, by layer."""
+    """The normalisers of a model with an installed attention, in the order of layers."""
     return [m for layer in attention_layers(model) if isinstance(m := getattr(layer, SLOT, None), AttentionSoftmax)]
 
 
@@ -123,7 +123,7 @@ def follows_length_in(module: nn.Module) -> str | None:
 
 
 def rope_types(module: nn.Module) -> dict[str, str]:
-    """The kind of RoPE of each table of a rotary module, by the prefix of the table's name; empty if unknown."""
+    """The kind of RoPE of each table of a rotary module, under the prefix of the table's name; empty if unknown."""
     kinds = getattr(module, "rope_type", None) or {}
     return {f"{layer}_": kind for layer, kind in kinds.items()} if isinstance(kinds, dict) else {"": str(kinds)}
 
@@ -273,10 +273,10 @@ def attention(
 class ModelKeys(Keys):
     """Keys in place of a mask tensor, with the few operations that models apply to a mask.
 
-    A model can slice the rows of the last queries. Generation with a static cache makes this object before it calls the
-    model; `mask` then returns the same object. n_given: the number of keys for which the model requested the mask,
-    including keys after the last visible one. of_no_layer: whether the window has 0 tokens; no layer can then use the
-    mask (as in a Qwen2 MoE model without windows).
+    A model can slice this object along the axis of queries. Generation with a static cache makes the object before it
+    calls the model; `mask` then returns the same object. n_given: the number of keys for which the model requested the
+    mask, including keys after the last visible one. of_no_layer: whether the window has 0 tokens; no layer can then use
+    the mask (as in a Qwen2 MoE model without windows).
     """
 
     ndim: ClassVar[int] = 4
@@ -307,9 +307,9 @@ def mask(
     device: torch.device | str = "cpu",
     **others: Any,
 ) -> ModelKeys:
-    """The registered mask function: which query sees which key, as an object that the model hands to `attention`.
+    """The registered mask function. It returns an object that the model hands to `attention` in place of a mask.
 
-    Raises UserError if the model's own mask hides keys for other reasons than causality, a window or padding.
+    Raises UserError if the model's own mask hides keys that causality, the window and padding leave visible.
     """
     if isinstance(attention_mask, ModelKeys):
         return attention_mask

@@ -1,7 +1,8 @@
 """The frequencies and factors of a Hugging Face model's rotary modules: how they are found and replaced.
 
-A model computes cosines and sines once and hands them to all its layers. If an encoding differs by layer, copies of the
-rotary module compute the other cosines and sines, and hooks hand them to the layers that need them.
+A model computes cosines and sines once and hands them to all its layers. If an encoding differs from layer to layer,
+each further rotation is computed by a copy of the rotary module, and hooks hand the cosines and sines of the copies to
+the layers that need them.
 
 Shapes: T tokens, P channel pairs, R rotated channels, N positions.
 
@@ -282,8 +283,8 @@ def hand_over(
     computed = table.module.__dict__.get(COMPUTED, {}).get(table.name, [None])
     if not any(value is computed[0] for value in (*args, *options.values()) if value is not None):
         raise UserError(
-            f"{type(layer).__name__} does not get its cosines as an argument; an encoding that differs by layer "
-            "cannot be put into it"
+            f"{type(layer).__name__} does not get its cosines as an argument, so it cannot have an encoding that "
+            "differs from layer to layer"
         )
 
     def own(value: Any) -> Any:

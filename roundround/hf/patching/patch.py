@@ -43,7 +43,7 @@ class Patch:
 
     model: the model, which is changed in place. If it is saved while patched, the file contains the normalisers.
     remark: a line for the user about the encoding; None if there is nothing to say.
-    Raises UserError if the new parts do not fit the model, or if they lack something that the model's own parts do.
+    Raises UserError if the new parts do not fit the model, or if a new normaliser would drop a soft cap or sinks.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Patch:
                     if wrong:  # some models leave layers without any rotation
                         raise UserError(
                             f"{probed.name} does not let layer {', '.join(wrong)} rotate as the encoding requires "
-                            "(the encoding differs by layer)"
+                            "(the encoding differs from layer to layer)"
                         )
             self.undo = undo.pop_all()
 
