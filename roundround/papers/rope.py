@@ -115,7 +115,7 @@ EPS = 2.0**-52  # relative rounding of float64; an angle's error in radians is a
 def timescales(head_dim: int, p: float) -> np.ndarray:
     """1 / g_k in tokens, computed as in the listing of `p_rope_listing`: [P].
 
-    It is infinite after the first int(p * head_dim // 2) pairs.
+    All but the first int(p * head_dim // 2) values are infinite.
     """
     rope_angles = int(p * head_dim // 2)
     fraction = 2.0 * np.arange(0, rope_angles) / head_dim
@@ -251,7 +251,7 @@ def lemma_a_1() -> Finding:
 
 
 def angles(frequencies_P: Tensor, n: int) -> Tensor:
-    """The angles 0, g, 2g, ..., (n - 1) g of every pair, by this program's rotation, between -pi and pi: [n, P]."""
+    """The angles 0, g, ..., (n - 1) g of every pair, computed with this program's rotation: [n, P], from -pi to pi."""
     cos, sin = (x[0, :, len(frequencies_P) :] for x in rotation(torch.arange(n)[None], frequencies_P))
     return torch.atan2(sin, cos)
 
@@ -443,14 +443,14 @@ def thm_5_3() -> Finding:
 def shares(pairs: range, place: int = 0) -> Tensor:
     """The logit of q = psi with k = R^place psi at distances 0 .. 8191, for psi = `equal_norms(pairs)`: [N].
 
-    psi has length 1, so the logit is a share of |psi|^2, its largest possible value.
+    psi has length 1, so the largest possible logit is 1, and every logit is a share of it.
     """
     psi = equal_norms(pairs)
     return logits(psi, turned(psi, place * ladder_by_formula()), torch.arange(max(LENGTHS)), frequencies())
 
 
 def shares_by_formula(pairs: range, place: int = 0) -> np.ndarray:
-    """The logits of `shares` by their formula, the mean of cos((n - place) g_k) over the pairs: [N]."""
+    """The logits of `shares`, computed with their formula, the mean of cos((n - place) g_k) over the pairs: [N]."""
     g_P = ladder_by_formula()[pairs.start : pairs.stop].numpy()
     mean_N: np.ndarray = np.cos(np.outer(np.arange(max(LENGTHS)) - place, g_P)).mean(1)
     return mean_N
@@ -472,12 +472,12 @@ def needed(f_N: Tensor, place: int = 0) -> float:
 
 
 def needed_by_formula(f_N: np.ndarray) -> float:
-    """`needed` by the weight's formula instead of the softmax. f_N must be 1 at the key that gets the weight."""
+    """`needed`, computed with the formula of the weight. f_N must be 1 at the key that gets the weight."""
     return smallest(lambda norm: np.exp(norm * (f_N - 1)).sum() <= 1 / WEIGHT)
 
 
 def smallest(enough: Callable[[float], bool]) -> float:
-    """The smallest number from 1 to e^40 for which `enough` is true, by bisection of its logarithm."""
+    """The smallest number from 1 to e^40 for which `enough` is true, found by bisection on a logarithmic scale."""
     low, high = 0.0, 40.0
     while high - low > 1e-6:
         middle = (low + high) / 2
@@ -590,7 +590,7 @@ def swapped(distance_N: Tensor, key: int, place: int) -> Tensor:
 
 
 def weight_of_target(keys_N2: Tensor, distance_N: Tensor, g: float) -> float:
-    """The weight of the target by this program's rotation and softmax."""
+    """The weight of the target, computed with this program's rotation and softmax."""
     turned_N2 = rotated(keys_N2, -distance_N, torch.tensor([g], dtype=torch.float64))
     return float(weights((turned_N2 @ QUERY)[None])[0, 0])
 

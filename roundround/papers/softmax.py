@@ -111,14 +111,14 @@ DRAWS, ITEM_WIDTH, ITEMS = 500, 16, 32
 
 
 def spread_bound(q_DD: Tensor, k_DD: Tensor, y_D: Tensor, x_ND: Tensor) -> float:
-    """2 sigma_max(Q) sigma_max(K) |y| max |x_i|, by numpy."""
+    """2 sigma_max(Q) sigma_max(K) |y| max |x_i|, computed with numpy."""
     largest = [float(np.linalg.svd(weight.numpy(), compute_uv=False)[0]) for weight in (q_DD, k_DD)]
     norms = np.linalg.norm(x_ND.numpy(), axis=1)
     return 2 * largest[0] * largest[1] * float(np.linalg.norm(y_D.numpy())) * float(norms.max())
 
 
 def spread_of(q_DD: Tensor, k_DD: Tensor, y_D: Tensor, x_ND: Tensor) -> float:
-    """The largest minus the smallest of the logits (Q y) . (K x_i), by this program's attention."""
+    """The largest minus the smallest of the logits (Q y) . (K x_i), computed with this program's attention."""
     q, k = (q_DD @ y_D)[None, None, None], (x_ND @ k_DD.T)[None, None]
     keys = Keys(q_pos_BQ=torch.tensor([[len(x_ND) - 1]]), k_pos_BK=torch.arange(len(x_ND))[None])
     largest, smallest = extreme_logits(*logits_of_rows(q, k, 1.0, keys, None, 0, 1))
@@ -245,7 +245,7 @@ def projections(decoder: Decoder, layer: int, name: str) -> Tensor:
 
 
 def delta_of_weights(decoder: Decoder) -> np.ndarray:
-    """2 sigma_max(Q) sigma_max(K) D / sqrt(d) of each head, by numpy: [L, H]. The gains of the norms are 1."""
+    """2 sigma_max(Q) sigma_max(K) D / sqrt(d) of each head, computed with numpy: [L, H]. All gains of norms are 1."""
     sigmas = [
         [np.linalg.svd(projections(decoder, layer, name).numpy(), compute_uv=False)[:, 0] for layer in range(LAYERS)]
         for name in ("q_proj", "k_proj")
@@ -307,7 +307,7 @@ def prop_3_2() -> Finding:
 
 
 def entropy_at(beta: float, logits_K: Tensor) -> float:
-    """The entropy of the row at this inverse temperature, in nats, by this program."""
+    """The entropy of the row at this inverse temperature, in nats, computed with this program."""
     return float(entropy_of_weights(weights_at(1 / beta, logits_K[None])[0]))
 
 
@@ -374,7 +374,7 @@ ADAPTIVE = AdaptiveTemperature(  # the published one
 
 
 def beta_of_even_row(n: int) -> float:
-    """The beta of n equal logits, their entropy measured by this program."""
+    """The adaptive temperature's beta for a row of n equal logits, computed with this program."""
     return float(inverse_temperature(entropy_of_weights(weights(torch.zeros(1, n, dtype=torch.float64)))[0]))
 
 
@@ -430,9 +430,9 @@ def streaming_entropy() -> Finding:
 
 
 def drawn(n_queries: int, n: int, spread: float, window: int | None = None) -> tuple[Tensor, Tensor, Tensor, Keys]:
-    """Queries of the last tokens, and keys and values of all tokens, normally distributed: [1, 1, N, C] each.
+    """Queries q [1, 1, n_queries, C] of the last tokens, keys k and values v [1, 1, n, C] of all tokens, and a `Keys`.
 
-    `spread` is the standard deviation of q . k.
+    q, k and v are normally distributed. `spread` is the standard deviation of q . k.
     """
     k, v, q = random_vector(3, 1, 1, n, CHANNELS, seed=n)
     pos = torch.arange(n)[None]
@@ -441,19 +441,19 @@ def drawn(n_queries: int, n: int, spread: float, window: int | None = None) -> t
 
 
 def logits_by_numpy(q: Tensor, k: Tensor, window: int | None) -> list[np.ndarray]:
-    """The logits of every query with its visible keys."""
+    """The logits of every query with the keys that it sees, one array for each query, computed with numpy."""
     q_NC, k_NC = q[0, 0].numpy(), k[0, 0].numpy()
     ends = range(len(k_NC) - len(q_NC) + 1, len(k_NC) + 1)
     return [k_NC[max(0, end - (window or end)) : end] @ one for one, end in zip(q_NC, ends, strict=True)]
 
 
 def entropy(logits: np.ndarray) -> float:
-    """The entropy of the softmax of these logits, in nats, by scipy."""
+    """The entropy of the softmax of these logits, in nats, computed with scipy."""
     return float(entr(softmax(logits)).sum())
 
 
 def entropy_in_tiles(logits: np.ndarray) -> float:
-    """The entropy by the recurrence, TILE keys at a time."""
+    """The entropy in nats, computed with the recurrence of `streaming_entropy`, TILE keys at a time."""
     m, z, s = -np.inf, 0.0, 0.0
     for start in range(0, len(logits), TILE):
         e = logits[start : start + TILE]

@@ -73,16 +73,16 @@ class PositionalEncoding(FinalVariants, nn.Module):
     def prepare_part(self, pos_BT: Tensor, dtype: torch.dtype, length: int | None) -> Any:
         """`prepare` for the new tokens of a text that is read in parts, with a cache.
 
-        An encoding overrides it if it computes something from all positions, such as the text's length, which must be
-        the same in each part. `length` is the number of tokens that the text will have; None if unknown.
+        Encodings override this hook if they compute something from all positions, such as the text's length, that must
+        be the same in each part. `length` is the number of tokens that the text will have; None if unknown.
         """
         return self.prepare(pos_BT, dtype)
 
     def prepare_layer(self, x_BTD: Tensor, prepared: Any, keys: Keys) -> Any:
         """What the next three hooks need from a layer's normed input `x_BTD`, from which queries and keys are made.
 
-        Encodings that depend on the content override this hook; the default returns `prepared`. `keys.valid_BK` marks
-        padding; its last T columns belong to the tokens of `x_BTD`.
+        Encodings that depend on the content override this hook; the default returns `prepared`. `keys.valid_BK` is
+        False at padding; its last T columns belong to the tokens of `x_BTD`.
         """
         return prepared
 
@@ -108,8 +108,8 @@ class PositionalEncoding(FinalVariants, nn.Module):
 
         The last keys are those of the queries' tokens. A cache may have dropped the first tokens of the text.
 
-        `Bias.block` may also be called with keys that are not causal. So a bias that sums over keys must itself leave
-        out future keys and the keys that `keys.valid_BK` marks as padding.
+        The result of `Bias.block` must not depend on `keys.causal`. So a bias that sums over keys must itself leave out
+        future keys, and also padding, where `keys.valid_BK` is False.
         """
         return None
 

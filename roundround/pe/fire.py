@@ -17,7 +17,7 @@ from roundround.pe.base import PositionalEncoding
 
 
 class InterpolatedBias(PiecewiseBias):
-    """A small network's output for the log-scaled absolute distance as a share of the query's log-scaled position."""
+    """FIRE's bias, which a small network computes from log-scaled absolute distance / log-scaled query position."""
 
     def __init__(self, fire: FIRE) -> None:
         self.fire = fire

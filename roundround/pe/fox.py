@@ -42,7 +42,7 @@ class FoX(PositionalEncoding):
         nn.init.zeros_(self.gate_bias)
 
     def prepare_layer(self, x_BTD: Tensor, prepared: Any, keys: Keys) -> Tensor:
-        """-c, the coordinates of the tokens for `LinearBias`: [B, H, T]. In float64, long sums keep their digits."""
+        """-c, the tokens' coordinates for `LinearBias`: [B, H, T], in float64, which keeps the digits of long sums."""
         with torch.autocast(x_BTD.device.type, enabled=False):  # rounding errors of bfloat16 would add up
             operands = (at_least_float32(x) for x in (x_BTD, self.gate_weight, self.gate_bias))
             log_gate_BTH = F.logsigmoid(F.linear(*operands))

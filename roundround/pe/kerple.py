@@ -17,7 +17,7 @@ SMALLEST = 0.01  # the least initial value of r1 and r2; the authors' code clamp
 
 
 class LogarithmicBias(Bias):
-    """A bias that falls with the logarithm of the distance, the same for past and future."""
+    """A bias that falls with the logarithm of the distance, the same for past and future keys."""
 
     of_distance = True
 

@@ -22,8 +22,9 @@ class LongRoPE(FollowsLength):
 
     Ding et al. 2024, arXiv:2402.13753.
 
-    `short_factor`: the numbers of the pairs within L_0; null is 1 for every pair. `long_factor`: the numbers for longer
-    texts; null is `factor` for every pair. `attention_factor`: null is the square root above.
+    `short_factor`: lambda_k of every pair for texts up to the trained length L_0; null is 1 for every pair.
+    `long_factor`: lambda_k of every pair for longer texts; null is `factor` for every pair. `attention_factor`: the
+    number that multiplies cosines and sines; null is the square root above.
     """
 
     def __init__(

@@ -21,7 +21,8 @@ class ScaledRoPE(RotaryEncoding):
     """Base of scaled RoPE. A variant defines `frequencies`, or `frequencies_at` if they follow the text's length.
 
     `factor`: the new context length as a multiple of `original_length`; null is `length` / `original_length`.
-    `original_length`: null is the training context length. Raises ValueError if neither factor nor length is given.
+    `length`: the new context length in tokens. `original_length`: the context length before scaling, in tokens; null is
+    the training context length. Raises ValueError if neither `factor` nor `length` is given.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class ScaledRoPE(RotaryEncoding):
         if self.original_length < 1:
             raise ValueError(f"original_length={self.original_length} must be at least 1")
         if factor is None and length is None:
-            raise ValueError("factor has no value; give factor=, new length / original length, or length=, in tokens")
+            raise ValueError("factor has no value; give factor= (new length / original length) or length= (in tokens)")
         self.factor = length / self.original_length if factor is None and length is not None else float(factor or 0)
         if not 1 <= self.factor < math.inf:
             raise ValueError(
@@ -62,7 +63,7 @@ class FollowsLength(ScaledRoPE):
         return self.frequencies_at(self.original_length, dtype, device)
 
     def prepare(self, pos_BT: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Rotates each text, and each document of a window, at the frequencies of its own length.
+        """The `rotation` of each text, or of each document in a window, at the frequencies for its own length.
 
         If every row is a single token, all rows count as one text. A compiled model also counts all tokens as one text,
         because it trains within the original length, for which the frequencies do not change.
@@ -79,7 +80,7 @@ class FollowsLength(ScaledRoPE):
         return rotation(pos_BT, table[which_BT], self.attention_factor)
 
     def prepare_part(self, pos_BT: Tensor, dtype: torch.dtype, length: int | None) -> tuple[Tensor, Tensor]:
-        """Rotates at the frequencies of `length`.
+        """The `rotation` of the new tokens, at the frequencies for a text of `length` tokens.
 
         Raises ValueError if the text is longer than both `length` and the original length, because the cached keys were
         rotated at the frequencies of `length`.

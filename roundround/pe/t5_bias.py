@@ -28,7 +28,7 @@ def bucket(distance: Tensor, n_buckets: int, max_distance: int) -> Tensor:
 
 
 class BucketBias(Bias):
-    """A bias looked up by the bucket of the distance; future keys count as distance 0."""
+    """A bias from a table with one row for each bucket of distances; future keys count as distance 0."""
 
     of_distance = True
 

@@ -41,7 +41,7 @@ class XPos(PositionalEncoding):
         return self.decayed(pos_BT, dtype, middle_B1)
 
     def prepare_part(self, pos_BT: Tensor, dtype: torch.dtype, length: int | None) -> tuple[Rotation, Rotation]:
-        """Exponents count from the middle of the text; if its length is unknown, from the middle of a training text."""
+        """`decayed` from the middle of a text of `length` tokens, or of a training text if `length` is None."""
         return self.decayed(pos_BT, dtype, ((length or self.shape.train_length) - 1) // 2)
 
     def decayed(self, pos_BT: Tensor, dtype: torch.dtype, middle: Tensor | int) -> tuple[Rotation, Rotation]:

@@ -23,8 +23,8 @@ class YaRN(ScaledRoPE):
 
     r is a ramp from 0 to 1 between the pairs that turn `beta_fast` and `beta_slow` times within the original length.
     `truncate` rounds the ends of the ramp to whole pairs. `attention_factor`: the number that multiplies cosines and
-    sines. If it is null, it is the number a of the formula or, with `mscale` and `mscale_all_dim`,
-    (0.1 mscale ln(factor) + 1) / (0.1 mscale_all_dim ln(factor) + 1), as in DeepSeek.
+    sines; null is the number a of the formula. If `mscale` and `mscale_all_dim` are given, null is
+    (0.1 mscale ln(factor) + 1) / (0.1 mscale_all_dim ln(factor) + 1) instead, as in DeepSeek.
     """
 
     def __init__(

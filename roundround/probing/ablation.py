@@ -1,4 +1,4 @@
-"""Sets bands of frequencies to zero at inference (p-RoPE without training) and measures the loss that this costs.
+"""Sets bands of frequencies to zero at inference (p-RoPE without training) and measures the loss of the changed model.
 
 Losses are means over ranges of positions; a mean over fewer than FEWEST targets is marked with FEW.
 Shapes: B batch, T tokens, P pairs.
@@ -24,7 +24,7 @@ FEW = "*"  # marks a number from fewer than FEWEST targets
 
 
 def mark(loss: PositionLoss, first: int = 0, last: int | None = None) -> str:
-    """The mark to print after a mean over positions: FEW if they hold fewer than FEWEST targets, else nothing."""
+    """The text to print after a mean over positions: FEW if these positions hold fewer than FEWEST targets, else ""."""
     return "" if n_targets(loss, first, last) >= FEWEST else f" {FEW}"
 
 
@@ -76,9 +76,9 @@ def text_loss(
     batch_tokens: int,
     scored: Sequence[Sequence[bool]] | None = None,
 ) -> PositionLoss:
-    """The loss of texts (token ids), each read by itself; every token but the first is a target.
+    """The loss of texts (token ids), each read by itself. The first token of a text is never a target.
 
-    scored: for each text, True at the tokens that are targets; None for all.
+    scored: for each text, True at the tokens that are targets; None for all but the first.
     """
     check_texts(texts)
     loss = PositionLoss(max(map(len, texts)) - 1)
@@ -100,6 +100,9 @@ def ablated_loss(probed: ProbedModel, bands: Sequence[Band], measure: Callable[[
 
 
 def curve(n_rotated: int, n_points: int = 8) -> list[Band]:
-    """Bands for a curve of perplexity by band size: at each end up to `n_points` bands, the largest with all pairs."""
+    """Up to `n_points` bands of lowest frequencies, and as many of highest, for a curve of perplexity over band size.
+
+    The largest band of each kind has all pairs.
+    """
     steps = sorted({round(i * n_rotated / min(n_points, n_rotated)) for i in range(1, min(n_points, n_rotated) + 1)})
     return [Band(end, n / n_rotated) for end in ENDS for n in steps]

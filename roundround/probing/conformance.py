@@ -113,7 +113,8 @@ def allowances(encoding: PositionalEncoding, given: Mapping[str, Tensor]) -> dic
 
     A frequency has an error of a few units in its last place. The angle of a pair has that error times the position,
     and a rotated vector has the error of the angle times its own length. A logit has the errors of its query and its
-    key. If the error can exceed the value's largest size, the allowance is infinite, and the value is not compared.
+    key. If the error can exceed the largest possible size of the value, the allowance is infinite, and the value is not
+    compared.
     """
     ours = made(encoding, given)
     pos_N1, n_channels = given["positions"].double()[:, None], given["q"].shape[-1]

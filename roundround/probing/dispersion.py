@@ -44,11 +44,11 @@ MEASURES = (
 
 
 class Dispersion:
-    """Means of the measures in MEASURES over attention rows, for every layer and head, by the number of visible keys.
+    """Means of the measures in MEASURES over attention rows, one mean for every layer, head and bin.
 
-    `entropy_bound` and `largest_weight_bound` come from Lemma 2.1 of arXiv:2410.01104. The lemma needs the spread of
-    the logits behind a row's weights. For a softmax these are the logits after its temperature or cap. For any other
-    normaliser the logarithms of its weights take their place.
+    The number of visible keys decides the bin of a row. `entropy_bound` and `largest_weight_bound` come from Lemma 2.1
+    of arXiv:2410.01104. The lemma needs the spread of the logits behind a row's weights. For a softmax these are the
+    logits after its temperature or cap. For any other normaliser the logarithms of its weights take their place.
     """
 
     def __init__(self, beta_at: Callable[[Tensor], Tensor], layers: Sequence[int], n_heads: int, longest: int) -> None:
@@ -177,7 +177,7 @@ def row_measures(
 
 @contextmanager
 def watched(model: nn.Module, longest: int) -> Iterator[Dispersion]:
-    """A context that yields a Dispersion; while it is open, every call of the model's normalisers is added to it.
+    """A context that yields a Dispersion, and adds to it the attention rows of every call of the model's normalisers.
 
     longest: the largest number of keys that a row will see. The active range uses the polynomial of the model's
     adaptive temperature, or the published polynomial if the model has no adaptive temperature.

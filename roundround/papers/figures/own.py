@@ -1,4 +1,4 @@
-"""Figures and tables that need no published weights. They show statements, RoPE by itself, or models trained here.
+"""Figures and tables that need no published weights: they illustrate statements, RoPE itself, or models trained here.
 
 - Figures 1, 2, 8 and 9 of arXiv:2410.06205 show RoPE without a model. They use this program's own rotation. The paper
   prints no width, so figures 2, 8 and 9 use the width at which our curve is nearest to the paper's Figure 2(a).
@@ -83,9 +83,9 @@ X, Y = "relative distance (tokens)", "q . k, as a share of its largest value"
 
 
 def gaussian(distances_DN: Tensor, seed: int) -> Tensor:
-    """Logits of Gaussian queries and keys, in units of a logit's standard deviation: [D, N].
+    """Logits [D, N] of Gaussian queries and keys at these distances, in units of a logit's standard deviation.
 
-    Every logit has a query and a key of its own.
+    For every logit a new query and a new key are drawn.
     """
     pos = -distances_DN.flatten().double()
     q_NC, k_NC = random_vector(2, len(pos), WIDTH, seed=seed)
@@ -101,9 +101,9 @@ def one_pair(distances_N: Tensor, theta: float, n_draws: int) -> Tensor:
 
 
 def fresh(distances_DN: Tensor) -> Tensor:
-    """The logits of `gaussian` in D = DRAWS draws, [D, N].
+    """The logits of `gaussian`, with new queries and keys in each of D = DRAWS draws: [D, N].
 
-    distances_DN: one row, which all draws share, or SPACINGS rows, each of which serves an equal number of draws.
+    distances_DN: one row for all draws, or SPACINGS rows, each for an equal number of draws.
     """
     distances_DN = distances_DN.expand(SPACINGS, -1)
     return torch.cat([gaussian(distances_DN, seed) for seed in range(DRAWS // SPACINGS)])
@@ -117,7 +117,8 @@ def around(f_N: Tensor, distance: int) -> float:
 def without_decay(what: str, curves_DN: Tensor) -> CheckedNumber:
     """Judge whether the mean square of the curves is the same at near and at far distances, the two halves of ENDS.
 
-    The number is the change from near to far, as a share of the mean square at near distances. It must be close to 0.
+    The judged number is the change from near to far, divided by the mean square at near distances. It must be close
+    to 0.
     """
     near_D, far_D = (half_DN.square().mean(1) for half_DN in curves_DN.chunk(2, 1))
     change_D = (far_D - near_D) / near_D.mean()
@@ -126,7 +127,7 @@ def without_decay(what: str, curves_DN: Tensor) -> CheckedNumber:
 
 
 def wander(f_N: Tensor) -> float:
-    """Root mean square deviation of a curve from its moving average over AROUND distances to either side."""
+    """Root mean square deviation of a curve from its moving average, which reaches AROUND distances to either side."""
     n = 2 * AROUND + 1
     return float((f_N[AROUND:-AROUND] - f_N.unfold(0, n, 1).mean(1)).square().mean().sqrt())
 
@@ -250,9 +251,10 @@ def spacing(most: int, seed: int) -> Tensor:
 
 
 def statements(run: RunVerb, claims: Mapping[str, str], remark: str = "", drawn: bool = False) -> Finding:
-    """A figure that illustrates statements. Its verdict comes from all numbers by which the statements are checked.
+    """The finding of a figure that illustrates statements. Its numbers are those of the statements' checks.
 
-    claims: for each statement's name, what the statement says in the figure. drawn: the field `drawn` of `Finding`.
+    claims: for each statement's name, a text that says what the statement means in the figure. drawn: the field
+    `drawn` of `Finding`.
     """
     found = {name: checks_of(name)[0]() for name in claims}
     parts = [
@@ -282,7 +284,7 @@ ABOUT_FIT = (
 
 
 def table(directory: Path, softmax: str) -> dict[int, NDArray[np.float64]]:
-    """Accuracy in per cent by number of items, with one value for each seed: [S]."""
+    """For each number of items, the accuracy of every seed in per cent: [S]."""
     found: dict[int, list[float]] = {}
     for record in json.loads((directory / "results.json").read_text(encoding="utf-8")):
         if record["metric"] == "accuracy" and record["softmax"] == softmax:
@@ -340,7 +342,7 @@ def compare_size(n: int, plain_S: NDArray[np.float64], gain_S: NDArray[np.float6
 
 
 def heat_maps(run: RunVerb, softmax: str) -> Finding:
-    """Figures 2 and 6: the head's weights in 32 sets, for each set on the 16 items of highest priority.
+    """Figures 2 and 6: the head's weights on the 16 items of highest priority in each of 32 sets.
 
     The item of the highest priority is on the right.
     """
@@ -378,7 +380,10 @@ def fit_of_beta(run: RunVerb) -> Finding:
     ours, by_seed, (low, high) = fit["coefficients"], fit["by_seed"], fit["entropy_range"]
 
     def error(numbers: list[float]) -> float:
-        """Half the width of a number's interval over the seeds' fits; infinite if a seed had too few points to fit."""
+        """Half the width of a quantity's interval over the seeds; infinite if a seed had too few points to fit.
+
+        numbers: the quantity's value in each seed's fit.
+        """
         return float(half_width(np.array(numbers))) if by_seed else math.inf
 
     unseen: list[CheckedNumber] = []  # accuracy at sizes beside those of the fit: mean, worst and best head
@@ -495,7 +500,7 @@ def difference(sweep: pd.DataFrame, encoding: str, baseline: str, length: int) -
 
 
 def paper_difference(encoding: str, baseline: str) -> tuple[float, float]:
-    """The published difference in loss on Wikipedia, and that on FLAN v2; each is between two single runs."""
+    """The published differences in loss on Wikipedia and on FLAN v2, each between two single runs."""
     (_, wiki, flan), (_, wiki_baseline, flan_baseline) = PAPER[encoding], PAPER[baseline]
     return math.log(wiki / wiki_baseline), math.log(flan / flan_baseline)
 

@@ -9,8 +9,9 @@ papers leave some choices open:
   without first tokens, without each layer in turn), and the reading that fits best is used. Tolerances are as large as
   the differences between the paper's maps of different texts.
 - arXiv:2410.06205 counts heads from 1. The layer that it labels "1" is the first one, because norms of repeated tokens
-  are equal in its pictures. The paper does not print its prompt. So patterns are compared with the paper's words, and
-  norms by their means over tokens. Only the first token, which sees only itself, is compared number by number.
+  are equal in its pictures. The paper does not print its prompt. So patterns are compared with the paper's descriptions
+  of them, and norms are averaged over tokens and then compared. Only the norms of the first token, which sees only
+  itself, are compared one by one.
 
 Shapes: L layers, H heads, G key heads, T tokens, P pairs, N columns (layers or heads). Smaller layers are padded with
 NaN.
@@ -66,11 +67,11 @@ class Probed:
     arrays: dict[str, Tensor]
 
     def by_layer(self, name: str) -> Array:
-        """The mean over heads of norms [L, H or G, P], such as `query_norm`, as the paper draws it: [P, L]."""
+        """The mean over heads of the norms `name` [L, H or G, P], such as `query_norm`. Layers are columns: [P, L]."""
         return mean(numbers(self.arrays[name]), axis=1).T
 
     def of_layer(self, name: str, layer: int) -> Array:
-        """The norms of an array at one layer, by head: [P, H or G]."""
+        """One layer's part of the norms `name`. Heads are columns: [P, H or G]."""
         return numbers(trimmed(self.arrays[name][layer])).T
 
     def share(self, label: str) -> Array:
@@ -106,7 +107,7 @@ def numbers(x: Tensor) -> Array:
 
 
 def trimmed(x: Tensor) -> Tensor:
-    """One layer's array [heads, ...] without padding, which is every head and every column that holds only NaN."""
+    """One layer's array [heads, ...] without the padding: the heads and the columns that hold only NaN are removed."""
     there = ~x.isnan()
     return x[there.flatten(1).any(1)][..., there.flatten(0, -2).any(0)]
 
@@ -155,7 +156,7 @@ def best_fit(candidates: Mapping[str, Array], published: Array) -> tuple[str, Ar
 
 
 def correlation(ours: Array, published: Array) -> float:
-    """The correlation of all cells; NaN if all cells of a map are equal."""
+    """The correlation between the cells of the two maps; NaN if all cells of a map are equal."""
     with np.errstate(invalid="ignore"):
         return float(np.corrcoef(ours.ravel(), published.ravel())[0, 1])
 
@@ -213,11 +214,11 @@ GROUP_SIZE = 4  # query heads of Llama 3.1 8B that share a key head
 
 
 def norms_by_layer(run: RunVerb, subject: Subject, maps: Mapping[str, str], by_text: bool = False) -> Finding:
-    """Compare norms by layer with the published maps.
+    """Compare the probed model's maps of norms, which have one column for each layer, with the published maps.
 
-    For the paper's own model, the norms are taken with or without first tokens, and with or without one layer,
-    whichever fits best. maps: the published map's name for each kind of vector (query, key, value) or, with `by_text`,
-    for each text. Maps by text are maps of queries, and the maps of any two texts must also be similar.
+    For the paper's own model, `best_fit` chooses between the maps with and without first tokens. maps: the name of the
+    published map for each kind of vector (query, key, value) or, with `by_text`, for each text. With `by_text`, all
+    maps show queries, and the probed model's maps of any two texts must be similar.
     """
     seen = {texts: probed(run, subject, texts) for texts in (maps if by_text else ["shakespeare"])}
     comparisons: list[CheckedNumber] = []
@@ -347,8 +348,8 @@ class Found(NamedTuple):
 
     title: a text that names the head and says why it was chosen. words: a text with the head's pattern and the weights
     in `shares`. remark: a text that says which layer the paper's label means; "" if the label fits only one layer.
-    shares: the head's mean weights on the tokens that define the pattern, each judged. arrays: the head's arrays by
-    name: query_norms and key_norms [T, P], weights and logits [T, T].
+    shares: the head's mean weights on the tokens that define the pattern, each with a verdict. arrays: the head's
+    arrays under their names, which are query_norms and key_norms [T, P], weights and logits [T, T].
     """
 
     layer: int
@@ -447,7 +448,7 @@ def attention_maps(run: RunVerb, subject: Subject, heads: Sequence[NamedHead]) -
 
 
 def token_norms(run: RunVerb, subject: Subject, named: NamedHead) -> Finding:
-    """Figures 6 and 14 to 18: the norms of a head's pairs, and its weights."""
+    """Figures 6 and 14 to 18: the norms of a head's pairs, and the head's attention weights."""
     found = find(named, probed(run, subject), subject)
     comparisons, panels = list(found.shares), found.panel
     for kind, name in (("query", named.queries), ("key", named.keys)):
@@ -595,7 +596,7 @@ def of_means(what: str, ours_T: Array, published_T: Array) -> CheckedNumber:
 
 
 def entropy_of_lists(run: RunVerb, subject: Subject) -> Finding:
-    """Figure 3: the entropy of the first layer's heads at the end of a question about a list, by the list's length."""
+    """Figure 3: the entropy of the first layer's heads at the end of a question, for each length of its list."""
     directory = run("probe", *subject.overrides, "prompt=maximum")
     by_head: dict[int, dict[int, float]] = defaultdict(dict)
     for record in json.loads((directory / "results.json").read_text(encoding="utf-8")):

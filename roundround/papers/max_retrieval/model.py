@@ -8,8 +8,9 @@ appendix A.
 The model is two encoders, one attention head with one query for each set, and an output network. One module holds the
 models of all seeds: every parameter has a leading axis for the seed, and the seeds never interact. One optimizer trains
 them, because Adam works element by element. With several processes, each one trains and measures some of the seeds.
-They exchange only what is recorded; a checkpoint holds all seeds. Every tensor of the training state, such as weights
-and moments of Adam, has the seeds as its first axis; scalars, such as the count of steps, are the same for all.
+They exchange only what a run records, such as losses and checkpoints; a checkpoint holds all seeds. Every tensor of the
+training state, such as weights and moments of Adam, has the seeds as its first axis; scalars, such as the count of
+steps, are the same for all seeds.
 
 Trained models are measured at every size with every normaliser. Two more numbers describe each head: the slope of its
 logits against the priority, and the spread of its logits over the classes.
@@ -228,8 +229,8 @@ class MaxRetrieval(nn.Module):
     def round_products(self) -> None:
         """From now on, round the factors of matrix products to bfloat16.
 
-        `forward` then computes `definition`. The fast form multiplies different factors, so it equals `definition` only
-        without rounding.
+        `forward` then calls `definition`. The fast form in `forward` multiplies different factors, so it equals
+        `definition` only without rounding.
         """
         self.rounds = True
         for layer in self.children():
@@ -274,7 +275,7 @@ class MaxRetrieval(nn.Module):
         return self.answer((alpha_SBN[:, :, None] @ v_SBND)[:, :, 0])
 
     def factor(self, x: Tensor) -> Tensor:
-        """A factor of a matrix product outside the layers, rounded if the model rounds."""
+        """x, a factor of a matrix product outside `StackedLinear` layers; rounded to bfloat16 if `rounds` is set."""
         return rounded(x) if self.rounds else x
 
     def logits_and_values(self, sets: Sets) -> tuple[Tensor, Tensor]:
@@ -302,7 +303,10 @@ class MaxRetrieval(nn.Module):
     # -- the fast form, for one query a set: linear maps move to the query's side, or behind the weighted sum
 
     def forward(self, sets: Sets, softmax: AttentionSoftmax) -> Tensor:
-        """The same logits of the classes as `definition`, computed faster: [S, B, K]."""
+        """The same logits of the classes as `definition`, [S, B, K], in a fast form unless products are rounded.
+
+        The fast form applies linear maps to the query or to the weighted sum, instead of to every item.
+        """
         if self.rounds:
             return self.definition(sets, softmax)
         query_SBD, constant_SB1 = self.queries_of_hidden(sets)
@@ -325,7 +329,7 @@ class MaxRetrieval(nn.Module):
         return torch.cat([sets.priorities_SBN[..., None], one_hot], -1), self.item_in.weight + of_classes
 
     def queries_of_hidden(self, sets: Sets) -> tuple[Tensor, Tensor]:
-        """Queries [S, B, D] and constants [S, B, 1] for the fast form: the logit of item i is query . a_i + constant.
+        """Queries [S, B, D] and constants [S, B, 1] for `forward`, where the logit of item i is query . a_i + constant.
 
         a_i is the "hidden item": the encoder's hidden layer at item i. W and b are the encoder's output layer, K and c
         are the key projection, and Q g is the projected query.
@@ -376,8 +380,9 @@ class AttendOnce(torch.autograd.Function):
 
     a_i = gelu(x_i W), e_i = q . a_i + constant, alpha = weights(e)
 
-    Returns sum_i alpha_i a_i [S, B, D] and sum_i alpha_i [S, B]. Autograd would need more passes over [S, B, N, D],
-    which take a fifth of a step's time. The function `weights` must have no parameters: they would get no gradient.
+    Returns sum_i alpha_i a_i [S, B, D] and sum_i alpha_i [S, B]. Autograd would need more passes over [S, B, N, D];
+    they would take a fifth of a step's time. The function `weights` must have no parameters: they would get no
+    gradient.
     """
 
     @staticmethod
@@ -463,7 +468,7 @@ def seeds_of(rank: int, n_processes: int, n_seeds: int) -> slice:
 
 
 def share_of(state: Any, seeds: slice) -> Any:
-    """The part of a training state that belongs to these seeds: tensors in nested dicts are cut, the rest is kept."""
+    """The part of a training state that belongs to these seeds. Scalars, which all seeds share, are kept."""
     if isinstance(state, Tensor):
         return state[seeds].clone() if state.ndim else state
     if isinstance(state, dict):
@@ -489,9 +494,9 @@ class InBfloat16:
     """A copy of a model that computes in bfloat16, except for its softmax.
 
     Weights, items and every result in between are rounded; sums inside a product are in float32, as on TPUs and GPUs.
-    It computes the model's `definition`. The fast form has different results in between, so it equals `definition` only
-    without rounding. Just below 1, bfloat16 numbers are 1/256 apart; so in sets of some hundred items or more, several
-    items share the largest priority.
+    It computes the model's `definition`. The fast form in `forward` has different results in between, so it equals
+    `definition` only without rounding. Just below 1, bfloat16 numbers are 1/256 apart; so in sets of some hundred items
+    or more, several items share the largest priority.
     """
 
     def __init__(self, model: MaxRetrieval) -> None:
@@ -594,10 +599,11 @@ DEGREE = 4
 
 @torch.no_grad()
 def fit_points(model: MaxRetrieval | InBfloat16, blocks: Iterable[Sets], *, n_inputs: int) -> Tensor:
-    """Entropy in nats and best inverse temperature of up to `n_inputs` misordered inputs of one seed, [inputs, 2].
+    """Entropy in nats and `best_beta` of up to `n_inputs` misordered inputs of one seed, [inputs, 2].
 
-    An input is misordered if the item of the largest priority does not have the largest logit. If this item's logit is
-    below the mean, there is no best inverse temperature above 0, and the input is left out.
+    An input is misordered if the item of the largest priority does not have the largest logit. `best_beta` is the
+    inverse temperature that maximises this item's weight. If the item's logit is below the mean, there is no such
+    inverse temperature above 0, and the input is left out.
     """
     found: list[Tensor] = []
     for block in blocks:
@@ -614,7 +620,7 @@ def fit_points(model: MaxRetrieval | InBfloat16, blocks: Iterable[Sets], *, n_in
 
 
 def best_beta(e_BN: Tensor, k_B: Tensor) -> Tensor:
-    """The beta > 0 at which softmax(beta e) gives item k the most weight, [B]; NaN if there is none.
+    """The beta > 0 that maximises the weight of item k in softmax(beta e), [B]; NaN if there is none.
 
     The weight is largest if e_k equals the mean logit under softmax(beta e). This mean rises with beta from the plain
     mean to the largest logit. So there is one solution if e_k lies between the two; bisection finds it.
@@ -637,10 +643,10 @@ def most_sets(n: int) -> int:
 
 
 def fit_quartic(entropies: NDArray[np.float64], betas: NDArray[np.float64]) -> list[float]:
-    """Coefficients, highest power first, of the least-squares quartic for the inverse temperature over the entropy.
+    """Coefficients, highest power first, of the least-squares quartic that maps entropy to inverse temperature.
 
-    The paper fits it to misordered inputs, each with the inverse temperature that gives the item of the largest
-    priority the most weight. Velickovic et al. 2024, arXiv:2410.01104, section 4 and figure 5.
+    The paper fits it to misordered inputs, each with the inverse temperature that maximises the weight of the item of
+    the largest priority. Velickovic et al. 2024, arXiv:2410.01104, section 4 and figure 5.
 
     Raises ValueError if there are too few points for a quartic, or if their entropies are too alike to determine one.
     """
