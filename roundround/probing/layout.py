@@ -1,7 +1,7 @@
-"""A self-test that finds which channels a layer rotates as pairs, and the norms of these pairs while the model runs.
+"""A self-test that finds which channels a layer rotates as pairs, and the mean norms of these pairs.
 
-Only sums of norms are kept, [layer, head, pair]; their size does not depend on the number of tokens. A rotation does
-not change a norm, so the norms of queries and keys can be measured after RoPE.
+Only the sums of the norms are kept, [layer, head, pair], so the memory does not depend on the number of tokens. A
+rotation does not change a norm, so the norms of queries and keys can be measured after RoPE.
 Shapes: L layers, B batch, T tokens, H heads, G key heads, C head channels, R rotated channels, P pairs.
 
 Tested by tests/hf/test_hf_attention.py and tests/probing/test_probe.py.
@@ -34,12 +34,13 @@ LENGTHS = 4  # times the training length: far enough to show an encoding that fo
 
 @dataclass(frozen=True)
 class Layout:
-    """The channel pairs of one layer's heads: first the pairs in the model's table, the fastest first, then all others.
+    """The channel pairs of one layer's heads.
 
+    The first pairs are those in the model's table of frequencies, the fastest first; all other pairs follow.
     frequencies_P: the frequency of each pair in radians per token, float64 on the CPU; 0 if the pair does not rotate.
-    pairing: the way in which channels form pairs, `half-split` (channels m and m + R/2) or `interleaved` (channels 2m
-    and 2m + 1). n_rotary: the number R of channels that the model's table covers; the other channels form pairs in the
-    same way.
+    n_rotary: the number R of channels that the model's table covers. pairing: the way in which these channels form
+    pairs, `half-split` (channels m and m + R/2) or `interleaved` (channels 2m and 2m + 1); all other channels form
+    pairs in the same way.
     """
 
     frequencies_P: Tensor
@@ -116,7 +117,7 @@ def read_layout(q_HTC: Tensor, shifted_HTC: Tensor, candidates: Sequence[Tensor]
 
 
 def same(one: Layout, other: Layout) -> bool:
-    """Whether two layouts describe the same rotation; if no pair rotates, the pairing does not matter."""
+    """Whether two layouts describe the same rotation. If no pair rotates, `pairing` is not compared."""
     alike = one.pairing == other.pairing or not one.n_rotated
     return alike and torch.equal(one.frequencies_P, other.frequencies_P)
 
@@ -180,8 +181,8 @@ class SelfTest:
 def is_said_by_frequencies(encoding: RotaryEncoding) -> bool:
     """Whether `frequencies()` and the attention factor describe everything that the encoding does at inference.
 
-    The encoding is tested on a few vectors, because its class may override any hook. For example, `frequencies()` does
-    not show the decay of xPos, and it does not show frequencies that change with the length of the text.
+    This is tested on a few vectors. It is False, for example, for xPos, which also has a decay, and for an encoding
+    whose frequencies change with the length of the text.
     """
     shape, generator = encoding.shape, torch.Generator().manual_seed(0)
     device = next((parameter.device for parameter in encoding.parameters()), torch.device("cpu"))
@@ -215,7 +216,7 @@ class PairNorms:
     def add(
         self, layer: int, layout: Layout, q_BHTC: Tensor, k_BGTC: Tensor, v_BGTC: Tensor, valid_BT: Tensor | None
     ) -> None:
-        """Add one call of attention. valid_BT: False at tokens that only fill up a row; None if there are none."""
+        """Add one call of attention. valid_BT: False at tokens that only fill up a row; None if no token does."""
         for kind, x in zip(KINDS, (q_BHTC, k_BGTC, v_BGTC), strict=True):
             other_size = x.shape[-1] != 2 * layout.n_pairs  # values may have other sizes than queries and keys
             own = Layout(torch.zeros(x.shape[-1] // 2), PAIRINGS[0], x.shape[-1]) if other_size else layout
@@ -228,9 +229,10 @@ class PairNorms:
                 add_to(self.sums[layer], (kind, measure, "first"), value[:, :, 0].sum(0))
 
     def mean(self, kind: str, measure: str, *, first_token: bool = True) -> list[Tensor]:
-        """Mean over tokens of `norm` or `square` of `query`, `key` or `value`: [H, P] or [G, P] for every layer.
+        """The mean over tokens of a measure of each pair: for every layer, [H, P] for queries, [G, P] otherwise.
 
-        first_token: whether to count the first token of each text (in some models a beginning-of-sequence token).
+        kind: `query`, `key` or `value`. measure: `norm`, or `square` for the squared norm. first_token: whether to
+        count the first token of each text (in some models a beginning-of-sequence token).
         """
         n = self.n_tokens["all"] - (0 if first_token else self.n_tokens["first"])
         return [
@@ -239,7 +241,10 @@ class PairNorms:
         ]
 
     def share_of_slowest(self, kind: str, *, first_token: bool = True) -> Tensor:
-        """Share of the squared norm that lies in the slowest quarter of the pairs, over all heads: [L]."""
+        """The share of the slowest quarter of the pairs in the squared norm of all heads, [L].
+
+        kind, first_token: as in `mean`.
+        """
         shares = []
         for square_HP in self.mean(kind, "square", first_token=first_token):
             square_P = square_HP.sum(0)

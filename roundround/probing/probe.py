@@ -40,10 +40,10 @@ class Probe:
 
     name: the name of the model. train_length: the model's training context in tokens. windows: for each layer, the
     largest number of tokens that a query sees; None if it sees all. n_texts, n_tokens: the numbers of texts and of
-    tokens that the model read. layouts: the channel pairs of each layer, with their frequencies. layers: the numbers of
-    the attention layers among all layers of the model. norms: the mean norms of channel pairs. rows: the statistics of
-    sampled attention rows. entropies: for each layer, the mean entropy of all rows in nats, [H]; also None if no fused
-    kernel computes this entropy (`rows` has the entropy of sampled rows). prompt: the record of a prompt, token by
+    tokens that the model read. layouts: the channel pairs of each layer, with their frequencies. layers: the index of
+    each attention layer among all layers of the model. norms: the mean norms of channel pairs. rows: the statistics of
+    sampled attention rows. entropies: for each layer, the mean entropy in nats over all rows, [H]; also None if no
+    fused kernel can compute it (`rows` has the mean over sampled rows). prompt: the record of a prompt, token by
     token. kinds: the kind of each layer; empty if all layers are alike.
     """
 
@@ -81,7 +81,7 @@ class Probe:
         return found
 
     def labels(self) -> list[list[tuple[str, float]]]:
-        """The label of every head, and the share of the head's weight at the place of this label: `[layer][head]`.
+        """The place that names each head, and the head's weight there, see `RowStatistics`: `[layer][head]`.
 
         The list of a layer without attention is empty.
         """
@@ -90,14 +90,14 @@ class Probe:
         return [found.get(layer, []) for layer in range(1 + max(self.layers))]
 
     def arrays(self) -> dict[str, Tensor]:
-        """Everything as float32 arrays; NaN for layers without attention, and for heads or pairs that a layer lacks.
+        """All numbers as float32 arrays; NaN for layers without attention, and for heads or pairs that a layer lacks.
 
         frequencies: the frequencies of pairs in radians per token, [L, P]. {query,key,value}_{norm,square}: the means
         over all tokens, [L, heads, P]. {query,key,value}_{norm,square}_without_first: the means over all tokens except
-        the first of each text. places: the shares of weight by place, [L, H, 7]. places_without_<band>: these shares
-        after one band of frequencies is taken away. logit_by_pair: the mean contributions of pairs to the logits,
-        [L, H, P, D]. distances: the distances of these contributions in tokens, [D]. entropy, largest_weight,
-        logit_spread, ln_n: the means over rows, [L, H].
+        the first of each text. places: the share of the weight at each of PLACES, [L, H, 7]. places_without_<band>:
+        these shares after one band of frequencies is taken away. logit_by_pair: the mean contribution of each pair to
+        the logits at each distance, [L, H, P, D]. distances: these distances between query and key in tokens, [D].
+        entropy, largest_weight, logit_spread, ln_n: the means over rows, [L, H].
         """
         found: dict[str, list[Tensor]] = {"frequencies": [layout.frequencies_P for layout in self.layouts]}
         for kind in KINDS:
@@ -139,7 +139,7 @@ def observe(
     check_texts(texts)
     longest = max(map(len, texts))
     if rows and longest <= FIRST_ROW:
-        raise UserError(f"no text has more than {FIRST_ROW} tokens; sampled rows need longer texts; give rows=false")
+        raise UserError(f"no text has more than {FIRST_ROW} tokens; give longer texts, or rows=false to sample no rows")
     if prompt is not None and not 2 <= len(prompt) <= LONGEST:
         raise UserError(f"the prompt has {len(prompt)} tokens; it must have from 2 to {LONGEST}")
     seen = Watch(probed.layers, longest, rows=rows, entropy=entropy)
@@ -265,7 +265,10 @@ def first_tokens(keys: Keys, n: int) -> Keys:
 
 
 def alone(number: int, n: int, qkv: Sequence[Tensor], options: dict[str, Any]) -> tuple[Tensor, Tensor, dict[str, Any]]:
-    """Queries [H, n, C], keys [G, n, C] and options (scale, keys, rows) of one text in a call of attention."""
+    """The queries [H, n, C], keys [G, n, C] and options of one text of n tokens, from a call of attention on a batch.
+
+    number: the index of the text in the batch. The options are `scale`, `keys` and `rows`.
+    """
     q, k, _ = (x[number, :, :n] for x in qkv)
     each = {name: value.expand(len(qkv[0]), *value.shape[1:]) for name, value in options["rows"].items()}
     rows = {name: value[number : number + 1, :, :n] for name, value in each.items()}
@@ -277,8 +280,8 @@ def batches(
 ) -> Iterator[list[Sequence[int]]]:
     """Texts in their order, in batches of at most `batch_tokens` tokens; the tokens that fill up short texts count too.
 
-    A text with more tokens is a batch by itself. apart: the number of batches without texts to yield first, for rows
-    that must stay apart from texts. alike: whether all texts of a batch must have the same length.
+    A longer text is a batch by itself. apart: the number of empty batches before the first text; the caller uses them
+    for rows that are not texts. alike: whether all texts of a batch must have the same length.
     """
     yield from ([] for _ in range(apart))
     batch: list[Sequence[int]] = []

@@ -31,10 +31,10 @@ class ProbedModel(ABC):
 
     name: the name in tables and figures. model: the module. normalisers: the normaliser of each attention layer.
     first_token: the token before every text (beginning of sequence); None if the model has none.
-    longest: the longest context in tokens that the model was trained on. layers: the numbers of the attention layers
+    longest: the longest context in tokens that the model was trained on. layers: the index of each attention layer
     among all layers; in a hybrid model other layers lie between them. follows_length: whether the frequencies change
-    with the length of the text. draws: whether the model draws the positions of a text at random; the draw depends on
-    all tokens of the text.
+    with the length of the text. draws: whether the model draws the positions of a text at random; all tokens of the
+    text determine the draw.
     """
 
     follows_length = False
@@ -54,7 +54,7 @@ class ProbedModel(ABC):
 
     @abstractmethod
     def tables(self) -> list[Tensor]:
-        """The model's tables of frequencies, radians per token; a layer uses one of them or none."""
+        """The model's tables of frequencies in radians per token; each layer uses one table, or does not rotate."""
 
     @property
     @abstractmethod
@@ -99,7 +99,7 @@ class ProbedModel(ABC):
         return torch.arange(len(tokens))
 
     def tokens(self, text: str) -> list[int]:
-        """Token ids of a text with `first_token` in front, which is not added to a text that begins with it already."""
+        """Token ids of a text, with `first_token` in front unless the text begins with this token already."""
         first = [] if self.first_token is None else [self.first_token]
         tokens = self.text_tokens(text)
         return tokens if tokens[:1] == first else first + tokens
@@ -116,7 +116,7 @@ class ProbedDecoder(ProbedModel):
         self.encodings = decoder.all_encodings  # one for all layers, one for each kind, or one for each layer
         self.draws = decoder.draws_positions
         if self.draws and len(set(decoder.leaders)) > 1:
-            raise UserError(f"{name} draws positions in some kinds of layers only; a probe needs the same draw in all")
+            raise UserError(f"{name} draws positions for one kind of layers only; a probe needs the same in all layers")
         for encoding in self.encodings:
             if isinstance(encoding, NoPE) and len(self.encodings) > 1:  # a kind of layer without positions
                 continue
@@ -194,9 +194,9 @@ class ProbedDecoder(ProbedModel):
 
 @final
 class AfterFirstToken(nn.Module):
-    """Computes the loss of windows from the middle of a text, [B, T] in nats, as `Decoder` does.
+    """Computes the loss of each token of windows from the middle of a text, [B, T] in nats. Called like a `Decoder`.
 
-    `first_token` is put before each window; if `first_token` is None, nothing is put there.
+    The model reads `first_token` before each window, unless `first_token` is None.
     """
 
     def __init__(self, probed: ProbedModel, first_token: int | None) -> None:
@@ -267,7 +267,7 @@ def watching(
 ) -> Iterator[None]:
     """A context in which `take_in` gets (normaliser, (q, k, v), options) before every call of a normaliser.
 
-    options["keys"] describes only the keys that the normaliser reads: a window of the normaliser is already applied.
+    options["keys"] leaves out the keys that a window of the normaliser hides.
     """
 
     def show(softmax: AttentionSoftmax, qkv: Sequence[Tensor], options: dict[str, Any]) -> None:

@@ -1,9 +1,9 @@
 """How a layer rotates its queries and keys: measured on single tokens at known positions, not read in a config.
 
-A text of one token gives every layer the same input at every position, so only the rotation makes its queries and keys
-differ between positions. An angle is known only up to whole turns, so it is measured at the positions 1, 2, 4, ...: the
-frequency from one position predicts the angle at the next with an error below half a turn. The second half of the
-module finds the scheme of RoPE that has the measured frequencies, and the scheme's parameters.
+In a text of one token, the input of a layer does not depend on the token's position, so only the rotation makes queries
+and keys differ between positions. An angle can be measured only up to whole turns, so it is measured at the positions
+1, 2, 4, ...: the frequency found at one position predicts the angle at the next position with an error below half a
+turn. The second half of the module finds the scheme of RoPE that has the measured frequencies, and its parameters.
 
 Shapes: N positions, T tokens, H heads, G key heads, C head channels, P channel pairs, V vectors (T H).
 
@@ -42,8 +42,8 @@ class Turning:
     pairing: `half-split`, `interleaved`, or None if no pair rotates. frequencies_P: the frequency in radians per token
     of each pair in the model's table, in the table's order; 0 if the pair does not rotate, negative if it turns
     clockwise. channels_P2: the two channels of each pair. n_pairs: half the number of a head's channels. farthest: the
-    largest position. noise: the error of a measured angle in radians. odd: the reason why the layer does not rotate
-    each pair at one frequency; empty if it does.
+    largest position. noise: the error of a measured angle in radians. odd: what is odd about the layer if no rotation
+    with a fixed frequency for each pair describes it; empty otherwise.
     """
 
     pairing: str | None
@@ -59,11 +59,11 @@ class Turning:
         return int((self.frequencies_P != 0).sum())
 
     def tolerance(self, frequencies_P: Tensor) -> Tensor:
-        """For each of these frequencies, the largest error with which it can be measured, in radians per token."""
+        """The largest error of the measurement for each of these frequencies, in radians per token."""
         return RELATIVE * frequencies_P.abs() + (1 + AT_REST) * self.noise / self.farthest
 
     def rotates_at(self, frequencies_P: Tensor) -> bool:
-        """Whether the layer rotates at these frequencies, within the tolerance; a shorter list is filled up with 0."""
+        """Whether the layer rotates at these frequencies, within `tolerance`; zeros fill up the shorter list."""
         n = max(len(frequencies_P), len(self.frequencies_P))
         own, other = (nn.functional.pad(x.double(), (0, n - len(x))) for x in (self.frequencies_P, frequencies_P))
         return bool(((own - other).abs() <= self.tolerance(other)).all())
@@ -81,9 +81,9 @@ class LayerSeen:
 
     turning: the measured rotation. factor: the attention factor, which multiplies cosines and sines; None if no module
     outputs the queries before the rotation. norm: the class name of the module that normalises queries; None if there
-    is none. norm_after: whether that module comes after the rotation. scale: the factor of q . k. growth: the length of
-    queries at the farthest position, divided by their length at position 0. keys: the keys that the normaliser reads.
-    biased: whether the logits have a bias.
+    is none. norm_after: whether that module comes after the rotation. scale: the factor that multiplies q . k. growth:
+    the norm of queries at the farthest position, divided by their norm at position 0. keys: the keys that the
+    normaliser reads. biased: whether the logits have a bias.
     """
 
     turning: Turning
@@ -151,7 +151,7 @@ def seen_in(
     before: Sequence[tuple[nn.Module, Tensor]],
     options: dict[str, Any],
 ) -> LayerSeen:
-    """What one layer did, from the inputs of its normaliser. A batch row is one token; rows are sorted by position."""
+    """What one layer did, from the inputs of its normaliser. The batch has single tokens, sorted by position."""
     noise = NOISE.get(q_BHTC.dtype, NOISE_OF_HALF)
     q_NTHC, k_NTGC, x_NTD = (
         x.detach().double().cpu().reshape(len(positions), -1, *shape)
@@ -227,7 +227,10 @@ def turning_of(x_NVC: Tensor, positions: Sequence[int], noise: float) -> Turning
 
 
 def unwrapped(angles_NP: Tensor, positions: Sequence[int], noise: float) -> tuple[Tensor, Tensor]:
-    """Frequencies from angles in (-pi, pi] at ascending positions, and whether each pair's angle grows unevenly."""
+    """The frequency of each pair, [P], and whether the angle of the pair does not grow evenly with the position, [P].
+
+    angles_NP: the angles, in (-pi, pi], at ascending positions.
+    """
     frequencies_P = angles_NP[list(positions).index(1)].clone() if 1 in positions else torch.zeros_like(angles_NP[0])
     for n in (n for n in positions if n > 1 and n & (n - 1) == 0):
         frequencies_P += wrapped(angles_NP[positions.index(n)] - n * frequencies_P) / n
@@ -269,7 +272,7 @@ def source_of(
 
 
 def multiple(q_THC: Tensor, given_TBC: Tensor, noise: float) -> float | None:
-    """The one factor that turns, for each head of q, a block of `given_TBC` into that head; None if there is none."""
+    """The one factor f for which every head of q is f times some block of `given_TBC`; None if there is none."""
     dots_HB = torch.einsum("thc,tbc->hb", q_THC, given_TBC)
     squares_B = given_TBC.square().sum((0, 2)).clamp(min=1e-30)
     best_H = (dots_HB / squares_B.sqrt()).argmax(1)
@@ -285,11 +288,12 @@ UNKNOWN = "no known scheme"
 
 @dataclass(frozen=True, kw_only=True)
 class Scheme:
-    """A scheme of RoPE; a number is None if the scheme does not have it or if the frequencies do not determine it.
+    """A scheme of RoPE.
 
     name: an option of `pe=` (none, rope, p_rope, p_rope_reversed, partial_rope, linear, ntk_dynamic, yarn, llama3,
-    longrope or clipped_rope), or UNKNOWN. base: theta. factor: the scaling factor, as in `ScaledRoPE`. why: the
-    reason if the scheme is UNKNOWN.
+    longrope or clipped_rope), or UNKNOWN. base: theta. factor: the scaling factor, as in `ScaledRoPE`. Base or factor
+    is None if the scheme has no such number or if the frequencies do not determine it. why: the reason why the scheme
+    is UNKNOWN, else empty.
     """
 
     name: str
@@ -316,9 +320,10 @@ class Readings:
 
 
 def scheme_of(seen: Readings) -> Scheme:
-    """The scheme that gives these rotations; its frequencies are fixed or change with the length of the text.
+    """The scheme that gives these rotations, in texts of all three lengths.
 
-    LongRoPE changes its frequencies once, beyond the trained length; dynamic NTK scaling changes them at every length.
+    Two of the schemes change their frequencies with the length of the text: LongRoPE does so once, beyond the trained
+    length, and dynamic NTK scaling does so at every length beyond it.
     """
     for turning in (seen.within, seen.beyond, seen.far):
         if turning.odd:

@@ -1,8 +1,8 @@
-"""Where the weight of attention rows goes, with all frequencies and with one band of frequencies taken away.
+"""To which keys attention rows give their weight, with all frequencies and with one band of frequencies taken away.
 
 A probe measures at most ROWS query rows of each text, spread evenly over the text, and all rows of a short prompt. It
-keeps sums, [layer, head, ...]. Training measures at most BLOCKS * BLOCK_ROWS rows of one text. `entropy_by_length`
-gives the model longer and longer lists and asks for the largest number of each, after Velickovic et al. 2024,
+keeps sums, [layer, head, ...]. While a model trains, at most BLOCKS * BLOCK_ROWS rows of one text are measured.
+`entropy_by_length` asks the model for the largest number in lists of growing length, after Velickovic et al. 2024,
 arXiv:2410.01104, figure 3. The paper does not print its prompt; ours is in `texts`.
 Shapes: L layers, B batch, T tokens, Q queries, R sampled rows, K keys, H heads, G key heads, C head channels, P pairs,
 D distances.
@@ -42,8 +42,8 @@ SINK_ROWS = 8  # a key can be a sink only if at least this many rows, and a quar
 def votes(alpha_HRK: Tensor, rows_R: Tensor, visible_RK: Tensor) -> tuple[Tensor, Tensor]:
     """The number of rows that prefer each key, [H, K], and the number of rows that could prefer it, [K].
 
-    A row prefers the key with the largest weight among the keys at least two tokens before the row. The first key is
-    left out, because it always counts as a sink.
+    A row could prefer the visible keys at least two tokens before it, except the first key, which always counts as a
+    sink. The row prefers the one of these keys with the largest weight. Rows before FIRST_ROW do not count.
     """
     distance_RK = rows_R[:, None] - torch.arange(alpha_HRK.shape[-1], device=rows_R.device)
     may_RK = visible_RK & (distance_RK >= 2) & (rows_R >= FIRST_ROW)[:, None]
@@ -66,15 +66,16 @@ def sinks(votes_HK: Tensor, seen_K: Tensor, n_rows: int) -> Tensor:
 
 
 def where_weight_goes(alpha_HRK: Tensor, rows_R: Tensor, visible_RK: Tensor, sink_HK: Tensor) -> dict[str, Tensor]:
-    """The weight of each row by place, [H, R], and by offset from 2 to FARTHEST, [H, R, offsets]; 0 if no key is there.
+    """The parts of the weight of each row, [H, R] each; `apart` is [H, R, offsets].
 
     self: the weight on the row's own token, 0 if this token is a sink. previous: the weight on the token before the
     row's own, 0 if this is the first token. sink: the weight on all sinks except the token before the row's own. all:
     the sum of all weights of the row.
 
-    The following four leave out sinks, the row's own token and the token before it. other: the largest weight on one
-    key. other_near: the same weight if its key is within NEAR, else 0. near: the weight on the keys within NEAR, minus
-    an even spread, in which each of them has the mean weight of the farther keys. apart: the weight at each offset.
+    The other four consider only keys that are no sinks and lie at least two tokens before the row. other: the largest
+    weight on one key. other_near: the same weight if this key is less than NEAR tokens before the row, else 0. near:
+    the weight on the keys less than NEAR tokens before the row, minus the weight that they would have if each had the
+    mean weight of the farther keys. apart: the weight at each offset from 2 to FARTHEST, 0 if no key is there.
     """
     n_heads, _, n_keys = alpha_HRK.shape
     distance_RK = rows_R[:, None] - torch.arange(n_keys, device=rows_R.device)
@@ -107,9 +108,10 @@ def where_weight_goes(alpha_HRK: Tensor, rows_R: Tensor, visible_RK: Tensor, sin
 
 
 def shares_of(mean: dict[str, Tensor], by_offset_HD: Tensor, place_H: Tensor) -> Tensor:
-    """Shares of the weight by PLACES, [H, 7], from means over rows; they add up to the weight of a row.
+    """The weight at each of PLACES, [H, 7], from means over rows; the seven add up to the whole weight of a row.
 
-    place_H: the index of the offset that counts for the place `offset` of each head; index 0 is an offset of 2 tokens.
+    mean: the mean of each result of `where_weight_goes`, [H]. by_offset_HD: the mean of `apart`. place_H: for each
+    head, the index of the offset that the place `offset` stands for; index 0 is an offset of 2 tokens.
     """
     offset_H = by_offset_HD.gather(-1, place_H[:, None])[:, 0]
     semantic_H = (mean["other"] - offset_H).clamp(min=0)
@@ -125,10 +127,10 @@ def labels_of(
 ) -> list[tuple[str, float]]:
     """The label of each head, which is one of PLACES, and its score, which is the weight at that place.
 
-    The place with the largest share names the head, with one exception. A head is `local` if its neighbourhood has more
-    weight than every place, and if each part of the neighbourhood (diagonal, previous, and what offset and semantic
-    have within NEAR) has less than half of the neighbourhood's weight. The score is then the weight of the
-    neighbourhood. place_H: as in `shares_of`.
+    The place with the largest share names the head, with one exception. A head is `local` if its neighbourhood (see
+    `RowStatistics.neighbourhoods`) has more weight than every place, and none of four parts has half of this weight:
+    diagonal, previous, and the weight of offset and of semantic if their keys are less than NEAR tokens before the
+    row. The score is then the weight of the neighbourhood. place_H: as in `shares_of`.
     """
     share_H = dict(zip(PLACES, shares_H7.unbind(-1), strict=True))
     offset_near_H = share_H["offset"] * (place_H + 2 < NEAR)
@@ -153,9 +155,9 @@ class RowStatistics:
 
     The weight of a row is divided among PLACES. diagonal: the row's own token. previous: the token before it. sink: the
     first token of the text, and any other token that most later rows prefer. offset: the one distance from 2 to
-    FARTHEST with most weight on average. semantic: the largest weight on any other key, minus the weight of `offset`.
-    local: the weight within NEAR that no other place contains, minus the weight that an even spread (see
-    `where_weight_goes`) would put there. diffuse: the rest. `labels` says which place names a head.
+    FARTHEST with most weight on average. semantic: the largest weight on one key that is no sink and lies at least two
+    tokens before the row, minus the weight of `offset`. local: `near` of `where_weight_goes`, minus the part of it that
+    `offset` and `semantic` contain. diffuse: the rest. `labels_of` describes which place names a head.
     """
 
     def __init__(self, n_layers: int, longest: int) -> None:
@@ -175,7 +177,7 @@ class RowStatistics:
         keys: Keys,
         rows: Mapping[str, Tensor],
     ) -> None:
-        """Add one text of one call of attention to the sums of a layer.
+        """Add the sampled rows of one text to the sums of a layer.
 
         place: the index of the layer in `sums`. rows: the row parameters of the text, [1, H, T, 1].
         """
@@ -255,7 +257,7 @@ class RowStatistics:
         return [sums["logit_by_pair"] / sums["n_by_distance"] for sums in self.sums]
 
     def places(self, without: str = "none") -> list[Tensor]:
-        """Share of each head's weight by place, in the order of PLACES: [H, 7] for every layer.
+        """The share of each head's weight at each of PLACES: [H, 7] for every layer.
 
         without: one of BANDS, the quarter of the pairs whose contribution is first subtracted from the logits.
         """
@@ -267,21 +269,20 @@ class RowStatistics:
     def neighbourhoods(self, without: str = "none") -> list[Tensor]:
         """Weight of each head on its neighbourhood: [H] for every layer.
 
-        This is the weight on the row's own token and on the token before it, plus `near` of `where_weight_goes`: the
-        weight by which the other tokens within NEAR exceed an even spread.
+        This is the weight on the row's own token and on the token before it, plus `near` of `where_weight_goes`.
         """
         means = (self.means(sums, without) for sums in self.sums)
         return [mean["self"] + mean["previous"] + mean["near"].clamp(min=0) for mean in means]
 
     def labels(self) -> list[list[tuple[str, float]]]:
-        """The label of every head, one of PLACES, and its score, see `labels_of`: [layer][head]."""
+        """The label and the score of every head, as `labels_of` describes them: [layer][head]."""
         return [
             labels_of(self.means(sums, "none"), shares_H7, near_H, offset_place(sums))
             for sums, shares_H7, near_H in zip(self.sums, self.places(), self.neighbourhoods(), strict=True)
         ]
 
     def share_at(self, label: str, without: str = "none") -> list[Tensor]:
-        """The weight of every head at the place `label`, whatever the head's own label is: [H] for every layer.
+        """The weight of every head at the place `label`, also of heads with other labels: [H] for every layer.
 
         For `local`, this is the weight of the whole neighbourhood, as in `labels`. without: as in `places`.
         """
@@ -303,7 +304,7 @@ class RowStatistics:
 def offset_place(sums: dict[str, Tensor]) -> Tensor:
     """The index of the offset with most of each head's weight, [H]; index 0 is an offset of 2 tokens.
 
-    The weights are those before any band is taken away.
+    No band is taken away.
     """
     return sums["apart, without none"].argmax(-1)
 
@@ -312,9 +313,10 @@ def offset_place(sums: dict[str, Tensor]) -> Tensor:
 def places_of_heads(
     normalisers: Sequence[AttentionSoftmax], read: Callable[[Tensor], object], tokens_BT: Tensor
 ) -> Tensor:
-    """Shares of each head's weight by PLACES, [L, H, 7], over all rows of the texts that `read` puts through the model.
+    """The share of each head's weight at each of PLACES, [L, H, 7], over all rows of the texts.
 
-    This works with any encoding. `RowStatistics` needs RoPE, and also shows how the shares depend on frequencies.
+    read: a function that puts `tokens_BT` through the model. This works with any encoding. `RowStatistics` needs RoPE,
+    and also shows how the shares depend on frequencies.
     """
     sums: dict[int, dict[str, Tensor]] = {softmax.shape.layer: {} for softmax in normalisers}
 
@@ -417,9 +419,10 @@ N_LISTS = 4  # lists of each length; their entropies are averaged
 def entropy_by_length(
     probed: ProbedModel, n_elements: Sequence[int] = N_ELEMENTS, n_lists: int = N_LISTS
 ) -> dict[int, list[Tensor]]:
-    """Entropy in nats of the prompt's last row, [H] for every layer, by the number of listed elements.
+    """For each number of listed elements, the entropy of the prompt's last row in nats: [H] for every layer.
 
-    Lists whose prompt is longer than the model's context are left out. Raises UserError if no list is left.
+    The entropy is the mean over `n_lists` lists. If a prompt is longer than the model's context, this number of
+    elements and all larger ones are left out. Raises UserError if none is left.
     """
     found = {}
     for n in n_elements:
@@ -460,13 +463,12 @@ BLOCKS, BLOCK_ROWS = 8, 32  # blocks spread evenly over the text, and rows in ea
 
 @torch.no_grad()
 def attention_statistics(decoder: Decoder, tokens_1T: Tensor, *, step: Any) -> dict[str, float]:
-    """Three numbers of each layer from one forward pass of a text, over all heads and at most BLOCKS * BLOCK_ROWS rows.
+    """Three numbers for each layer, each over all heads and at most BLOCKS * BLOCK_ROWS rows of a text.
 
-    largest_logit: the largest value of scale q . k plus bias on a visible key, before any temperature.
-    attention_entropy: the mean entropy of the rows in nats; the weights of a row are first divided by their sum.
-    first_token_share: the mean weight on the text's first token, over all rows except the first row; a row from which
-    a window hides this token counts as 0. Each name ends with the number of the layer. The model does not change.
-    step: the optimizer step.
+    Each name ends with the number of the layer. largest_logit: the largest value of scale q . k plus bias on a visible
+    key, before any temperature. attention_entropy: the mean entropy of the rows in nats; the weights of a row are first
+    divided by their sum. first_token_share: the mean weight on the text's first token, over all rows except the first
+    row; a row from which a window hides this token counts as 0. step: the optimizer step.
     """
     found: dict[str, float] = {}
 
@@ -494,7 +496,10 @@ def attention_statistics(decoder: Decoder, tokens_1T: Tensor, *, step: Any) -> d
 
 
 def spread_blocks(n: int) -> list[tuple[int, int]]:
-    """All n rows as one block if they are few, else BLOCKS blocks of BLOCK_ROWS rows, spread from first to last row."""
+    """The first row and the end of each block: BLOCKS blocks of BLOCK_ROWS rows, spread evenly over n rows.
+
+    If n is not larger than BLOCKS * BLOCK_ROWS, all rows are one block.
+    """
     if n <= BLOCKS * BLOCK_ROWS:
         return [(0, n)]
     return [(a := round(i * (n - BLOCK_ROWS) / (BLOCKS - 1)), a + BLOCK_ROWS) for i in range(BLOCKS)]
@@ -508,7 +513,7 @@ class AttentionWeights:
     """Weights `[layer][head]` of one text, each [Q, K] on the CPU, at least float32.
 
     name: the name of the model. words: the text of each token. tokens: the ids of the tokens. layers: the weights of
-    each layer with attention, [H, Q, K]. numbers: the numbers of these layers in the model.
+    each layer with attention, [H, Q, K]. numbers: the index of each of these layers in the model.
     """
 
     name: str

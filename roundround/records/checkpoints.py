@@ -50,7 +50,7 @@ KEPT = 2  # the number of newest checkpoints that are kept, beside the best
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint to resume from. Weights and optimizer are empty if each process reads its own share."""
+    """A checkpoint to resume from. Weights and optimizer are empty if each process has yet to read its own share."""
 
     weights: dict[str, Tensor]
     optimizer: dict[str, Any]
@@ -66,7 +66,7 @@ def save(
 ) -> Path:
     """Write the checkpoint of a step atomically, then update the links and delete old ones; returns its folder.
 
-    `state` is json; the entry "best", if present, holds the lowest loss so far and its step.
+    state: values that JSON can hold; the entry "best", if present, holds the lowest loss so far and its step.
     Raises OSError or SafetensorError if the disk is full (`is_full`); then no incomplete checkpoint remains.
     """
     final = checkpoints / folder_of(step)
@@ -97,13 +97,13 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
 def write_state(
     folder: Path, *, step: int, optimizer: dict[str, Any], state: dict[str, Any], hashes: dict[str, str]
 ) -> None:
-    """Write state.json, the last file of a checkpoint."""
+    """Write state.json. It is the last file of a checkpoint to be written."""
     numbers = {"param_groups": optimizer["param_groups"], "n_tensors": len(split_optimizer(optimizer))}
     write_json(folder / STATE, {"step": step, **state, "optimiser": numbers, "sha256": hashes})
 
 
 def split_optimizer(optimizer: dict[str, Any]) -> dict[str, Tensor]:
-    """The tensors of an optimizer's `state_dict`, by "<parameter>.<name>"."""
+    """The tensors of an optimizer's `state_dict`; their keys are "<parameter>.<name>"."""
     return {f"{n}.{name}": value for n, values in optimizer["state"].items() for name, value in values.items()}
 
 
@@ -159,7 +159,7 @@ def step_of(folder: Path) -> int:
 
 
 def steps(checkpoints: Path) -> list[Path]:
-    """The folders of complete checkpoints, oldest first; neither links nor folders that are not named after a step."""
+    """The folders of complete checkpoints, oldest first. Links and folders with other names are left out."""
     found = [folder for folder in checkpoints.glob(f"{STEP}*") if NAME.fullmatch(folder.name)]
     return sorted((folder for folder in found if folder.is_dir() and not folder.is_symlink()), key=step_of)
 
@@ -228,14 +228,14 @@ def read(folder: Path, state: dict[str, Any], files: Sequence[str]) -> dict[str,
 
 
 def described(folder: Path) -> dict[str, Any]:
-    """The whole size and the type of each tensor, by name, in a checkpoint that is sharded or not."""
+    """The unsharded size and the type of each tensor of a checkpoint, by the tensor's name."""
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader  # it takes a second to import
 
     return HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
 
 
 def fill(tensors: dict[str, Tensor], folder: Path, *, alone: bool = False) -> None:
-    """Fill tensors from a checkpoint that is sharded or not; a sharded tensor gets its own rows.
+    """Read values from a checkpoint, sharded or not, into the tensors; a sharded tensor gets only the rows it holds.
 
     alone: whether only one process calls the function; if False, all processes must call it together.
     """

@@ -117,10 +117,10 @@ def claim(parent: Path, now: datetime, suffix: str = "") -> Path:
 def find_run(reference: str, outputs: str, verb: str, *, done: bool, sweep: Path | None = None) -> Path:
     """The run directory that `reference` means: a path, or `last` for the run under `outputs` that started last.
 
-    last~N means the Nth run before the last. done: whether only finished runs count. If `done` is False, the run is to
-    be resumed; runs that measured another run then do not count, because they cannot be resumed. sweep: the sweep that
-    asks for the run; the jobs of this sweep do not count. If a newer run is passed over because it is not finished, a
-    line that names the newer run is printed. Raises UserError if there is no such run.
+    last~N means the Nth run before the last. done: True to choose among finished runs; False to choose among runs that
+    can be resumed, which leaves out runs that measured another run. sweep: the sweep that asks for the run; its own
+    jobs are left out. If a newer run is left out because it is not finished, this run is named in a printed line.
+    Raises UserError if no run is found.
     """
     named = re.fullmatch(r"last(?:~(\d{1,9}))?", reference)
     if named is None or (os.path.lexists(reference) and reference != "last"):
@@ -195,7 +195,10 @@ def read_manifest(directory: Path) -> dict[str, Any]:
 
 
 def refuse_links(directory: Path) -> None:
-    """Raises UserError if a link leads out of the run, because resuming would write there. W&B's folder is exempt."""
+    """Raises UserError if a link leads out of the run directory: a resumed run would write to the link's target.
+
+    Links in the folder of W&B are allowed.
+    """
     inside = directory.resolve()
     for folder, folders, files in os.walk(directory):
         for path in (Path(folder, name) for name in [*folders, *files]):

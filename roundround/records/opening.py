@@ -67,8 +67,8 @@ def opened(
 
     The manifest, to which `known` is added, is written before the logger starts. If a run is refused before its first
     step (UserError), the files of a new run are removed, and a resumed run is restored as it was. At the end, `tell`
-    gets the directory; the default prints it as the last line on standard output. Raises UserError if the directory
-    cannot be written, if another process writes there, or if the code of a user's class has changed.
+    is called with the directory; the default prints it as the last line on standard output. Raises UserError if the
+    directory cannot be written, if another process writes there, or if the code of a user's class has changed.
     """
     directory, writes, memory = invocation.directory, rank() == 0, PeakMemory()
     for key, value in flat(config).items():  # values of yamls; the command line has been checked already
@@ -162,7 +162,7 @@ def its_end(
 
 
 def record_loss(run: Run, invocation: Invocation, status: str) -> None:
-    """Record that another process was lost. If it was the first, one of the remaining processes writes the manifest."""
+    """Record in the manifest that a process was lost; if it was the first process, another one writes the manifest."""
     if run.writes:
         run.note(status=status, ended=now())
     elif invocation.peers.speaks:
@@ -298,9 +298,10 @@ def now() -> str:
 
 @contextmanager
 def locked(directory: Path, *, seconds: float = 0.0) -> Iterator[None]:
-    """Let only one process write a run directory; the system frees the lock when its process ends.
+    """A context that holds the lock of a run directory, so that only one process writes there.
 
-    seconds: the longest time to wait for the lock.
+    The system frees the lock when the process ends. seconds: the longest time to wait for the lock.
+    Raises UserError if another process holds the lock, or if the directory cannot be written.
     """
     try:
         lock = FileLock(directory / LOCK).acquire(timeout=seconds)

@@ -92,10 +92,10 @@ def git(*args: str) -> bytes | None:
 
 
 def git_state() -> tuple[dict[str, Any] | None, bytes | None]:
-    """The state of the checkout, {"commit", "dirty"}, and the patch; None for each of the two that does not exist.
+    """The state of the checkout, {"commit", "dirty"}, and the patch.
 
-    "dirty" says whether the code has changed since the commit. The patch contains the changes since the commit, and the
-    new modules and yamls that git does not ignore.
+    The state is None if the code is not in a checkout. "dirty" says whether the code has changed since the commit. The
+    patch contains these changes, and the new modules and yamls that git does not ignore; it is None if there are none.
     """
     top, commit = git("rev-parse", "--show-toplevel"), git("rev-parse", "HEAD")
     if top is None or commit is None or PACKAGE.parent != Path(os.fsdecode(top).strip()).resolve():
@@ -110,7 +110,7 @@ def git_state() -> tuple[dict[str, Any] | None, bytes | None]:
 
 
 def sources_of(target: str) -> dict[str, Path]:
-    """The source files of a class and of the modules that it imports from the same folder, by path below that folder.
+    """The files of a class: its module and the modules that this imports from the same folder, by path in that folder.
 
     For a class of an installed package, imports are followed only inside that package. The modules are read and not
     imported; only the packages that contain the class are imported, to find its files.
@@ -153,7 +153,7 @@ def root_of(top: str) -> Path | None:
 
 
 def installed(root: Path) -> bool:
-    """Whether packages are installed into this folder; if so, a class in one package has no sources in the others."""
+    """Whether packages are installed into this folder; if so, `sources_of` follows imports only within one package."""
     folders = {Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "platlib")}
     return root in folders or not {"site-packages", "dist-packages"}.isdisjoint(root.parts)
 
@@ -178,7 +178,7 @@ def keep_sources(config: dict[str, Any], directory: Path) -> dict[str, dict[str,
 
 
 def changes(directory: Path, manifest: dict[str, Any], config: dict[str, Any]) -> list[str]:
-    """A line for each class whose code differs from the run's copy. config: the nodes of the run's config to check."""
+    """A line for each class whose code differs from the run's copy. config: the nodes whose classes are compared."""
     found, folder = [], directory / VARIANTS
     for target in sorted(set(foreign_targets(config).values())):
         now, kept = sources_of(target), manifest.get("variants", {}).get(target, {})
@@ -193,10 +193,10 @@ def changes(directory: Path, manifest: dict[str, Any], config: dict[str, Any]) -
 
 
 def taken_over(config: dict[str, Any], earlier: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
-    """The user's classes in `config` that come from `earlier`, the config of the max-retrieval run that is evaluated.
+    """The user's classes that `config` takes over from `earlier`, the config of an evaluated max-retrieval run.
 
-    The result has an entry for each node of the config that names such a class; `changes` takes it in this form.
-    Classes that `overrides` choose now are left out, because the run has no copy of them.
+    The result is itself a config for `changes`: for each node that names such a class, {"_target_": class}. Classes
+    that `overrides` choose are left out, because the earlier run has no copy of them.
     """
     before, given = foreign_targets(earlier), overridden(overrides)
     return {

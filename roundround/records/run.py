@@ -8,13 +8,14 @@ The records of every verb have these fields, which distinguish the records of di
 
 verb             the verb that measured
 run              the directory of the run that trained the model; null for a pretrained model
-model, pe, softmax, data, seed   the model and the text
-texts            the package's texts, if a probe read these
-checkpoint       the checkpoint that the run measures, if the model is from another run
+model, pe, softmax, data   the names of the model, its encoding, its normaliser and the data
+seed             the random seed
+texts            the name of the package's texts, if a probe read them instead of data
+checkpoint       the checkpoint that was measured, if another run trained the model
 pe.*, softmax.*  the numbers of the encoding and of the normaliser, such as pe.p
 source           "changed" if the code of a user's class differs from the run's copy (see provenance.py)
 
-Every other value that the command line of the training run or of this run gave, such as optim.lr, is a field too.
+A value from the command line of the training run or of the run itself, such as optim.lr, is a field too.
 
 Tested by tests/records/test_run.py and tests/records/test_identity.py.
 """
@@ -154,7 +155,7 @@ class Invocation:
 
 
 def identity(directory: Path, manifest: dict[str, Any]) -> dict[str, Any]:
-    """The fields that every record of the run in `directory` gets. Lists become text: tables can group by text."""
+    """The fields that every record of the run in `directory` gets. Lists become text, by which tables can group."""
     trains = verb_named(manifest["verb"]).trains
     source: str | None = manifest.get("run") or (str(directory) if trains else None)
     fields = {"verb": manifest["verb"], "run": source}
@@ -187,9 +188,9 @@ def of_manifest(manifest: dict[str, Any]) -> dict[str, Any]:
 
 
 def source_is(source: Path, trained: dict[str, Any], kept: dict[str, Any]) -> dict[str, Any]:
-    """The field `source`, if the code of a class in `kept` differs from the copy that the run in `source` made of it.
+    """The field `source`, if the code of a class in `kept` differs from the copy in the run directory `source`.
 
-    kept: the nodes of that run's config whose classes are used again.
+    trained: the manifest of that run. kept: the nodes of its config whose classes this run uses again.
     """
     return {"source": "changed"} if changes(source, trained, kept) else {}
 
@@ -242,7 +243,7 @@ def typed(manifest: dict[str, Any]) -> dict[str, Any]:
 
 
 def of_normaliser(manifest: dict[str, Any], record: dict[str, Any]) -> dict[str, Any]:
-    """The numbers of the normaliser that a record of max retrieval names, including fitted numbers."""
+    """The numbers of the normaliser that is named in a record of max retrieval, including fitted numbers."""
     node = manifest["config"].get("normalisers", {}).get(record.get("softmax"))
     if node is None:
         return {}
@@ -251,7 +252,7 @@ def of_normaliser(manifest: dict[str, Any], record: dict[str, Any]) -> dict[str,
 
 
 def cell(value: Any) -> Any:
-    """A value by which a table can group: nan, which is not equal to itself, becomes None."""
+    """The value in a form by which a table can group: nan becomes None, and a list becomes text."""
     if isinstance(value, float) and math.isnan(value):
         return None
     return ",".join(map(str, value)) if isinstance(value, list) else value

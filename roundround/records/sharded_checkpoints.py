@@ -40,8 +40,8 @@ class Writer(HuggingFaceStorageWriter):
     """torch's writer, which also hashes each file in the process that wrote it; `commit` completes the checkpoint."""
 
     def __init__(self, folder: Path, files: dict[str, int], commit: Callable[[dict[str, str]], None]) -> None:
-        """files: the number of each tensor's file, by the tensor's name. commit: a function that gets the hashes of all
-        files, by file name.
+        """files: the number of the file for each tensor, by the tensor's name. commit: a function that is called with
+        the hashes of all files, by file name.
         """
         super().__init__(str(folder), fqn_to_index_mapping=files, save_distributed=True)
         self.folder, self.commit = folder, commit
@@ -77,7 +77,7 @@ class ShardedSaver:
     def save(
         self, step: int, *, weights: Mapping[str, Tensor], optimizer: dict[str, Any], state: dict[str, Any]
     ) -> None:
-        """Copy each process's share of a step and start to write it. All processes call it.
+        """Copy this process's share of the checkpoint of a step, and start to write it. All processes call this method.
 
         If the previous checkpoint could not be written, raises its error: OSError if the disk was full.
         """

@@ -1,6 +1,4 @@
-"""The values of variants on the standard set, as a terminal table, csv, Markdown, sentences and a page.
-
-All of these are made from the records of `results.json` and the curves in `bench.json`.
+"""The values of variants on the standard set (docs/howto/bench.md): tables, sentences and a page.
 
 Tested by tests/verbs/test_bench.py.
 """
@@ -45,7 +43,7 @@ MARKS = {BETTER: "+", WORSE: "-"}
 class Standings:
     """The variants to show, compared with a baseline.
 
-    found: all variants that have values; all of them serve to estimate how much differences vary between seeds. chosen:
+    found: all variants that have values; how much differences vary between seeds is estimated from all of them. chosen:
     the variants to show.
     """
 
@@ -91,7 +89,7 @@ class Standings:
         write_atomically(directory / MARKDOWN, f"{self.overview().markdown()}\n{lines}")
 
     def curves(self, part: Part) -> dict[str, Any]:
-        """The values of a part's first metric by length: all seeds of at most MOST_CURVES variants."""
+        """The values of a part's first metric at each length, for every seed of at most MOST_CURVES variants."""
         metric = part.columns[0].number.partition("@")[0]
         clear = [sum(r["part"] == part.name and r["verdict"] in MARKS for r in some) for _, some in self.rows]
         most = sorted(range(1, len(self.rows)), key=lambda n: -clear[n])[: MOST_CURVES - 1]  # most differences
@@ -125,7 +123,10 @@ class Standings:
         )
 
     def overview(self) -> Table:
-        """A row for each variant, a column for each number; a number that differs from the baseline has a mark."""
+        """A row for each variant, a column for each number.
+
+        A number is marked with + or - if it is significantly better or worse than the number of the baseline.
+        """
         title = f"standard set {self.set.name}, size {self.set.size}{'' if self.set.is_standard else ', changed'}"
         rows = [
             [Cell(s.name), len(s.made), *(Cell(text(r) + MARKS.get(r["verdict"], ""), r["value"]) for r in some)]

@@ -1,22 +1,24 @@
 """A comparison as tables, figures and a page, and its files for other programs.
 
-`results.json` is a flat list with a record for each metric, each setting, and each combination of length, ...:
+`results.json` is a flat list with a record for each metric, each combination of settings, and each place:
 
     metric        the name of the number, such as perplexity
     verb          the verb that measured it: train, eval, probe, max-retrieval; null if read from a csv file
     length, ...   the place: the fields that locate the measurement, such as context length, n, task, layer, head
-    settings      {"pe": "rope", "softmax": "softmax"}: the values of the settings that vary; null if the run lacks one
+    settings      {"pe": "rope", "softmax": "softmax"}: the values of the settings that vary; a value is null if the run
+                  does not have the setting
     mean, low, high, n_seeds    the mean over the seeds, the ends of the mean's 95 % t interval (null for one seed), the
                                 number of seeds
     seeds, values               the seeds in order, and the measured value of each seed
-    baseline                    the settings of the baseline; null if there is no baseline, or if this record has
-                                these settings itself
+    baseline                    the settings of the baseline; null if there is no baseline, or if the record itself is
+                                the baseline's
     n_pairs                     the number of seeds that these settings and the baseline have in common; differences
                                 are paired by seed
-    difference, difference_low, difference_high    mean of (this - baseline) over these seeds, and its 95 % t interval
+    difference, difference_low, difference_high    the difference from the baseline, as a mean over the common seeds,
+                                and the ends of its 95 % t interval
     p, p_holm                   p of the paired t-test, and p after Holm's correction over all settings that are
-                                compared with a baseline at this metric and place; settings with one seed count too,
-                                although they have no p
+                                compared with a baseline for this metric and place; the correction also counts
+                                settings with a single seed, which have no p
     p_is_bound                  true if p and p_holm are upper bounds, because the difference is the same in every seed
                                 and not 0; p is then the p of a sign test, 2^(1 - n_pairs). If all differences are 0,
                                 p is 1
@@ -135,9 +137,9 @@ def by_metric(records: Iterable[Record]) -> dict[str, list[Record]]:
 def sheets(records: Sequence[Record], most_rows: int = MOST_ROWS) -> tuple[list[Table], list[str]]:
     """The tables for people, with at most `most_rows` rows; the names of metrics that are wholly or partly left out.
 
-    The tables leave out the other metrics of a verb that measures quality, metrics with the same value everywhere, and
-    records of single layers, heads or positions. If a metric has only records of single layers, heads or positions, the
-    first of these records are shown, as many as there is room for.
+    The tables leave out metrics that do not measure quality if their verb also has metrics of quality, metrics with the
+    same value everywhere, and records of single layers, heads or positions. If a metric has only records of single
+    layers, heads or positions, the first of these records are shown, as many as there is room for.
     """
     judged = {record.get("verb") for record in records if direction(record["metric"])}
     metrics = by_metric(records)
@@ -266,8 +268,8 @@ def cut(panels: Sequence[Panel | HeatMap]) -> tuple[list[Panel | HeatMap], int]:
 
 
 def drawings(records: Sequence[Record], about: Mapping[str, Any]) -> list[Drawing]:
-    """All drawings: quality against context length, quality's differences from the baseline, two settings crossed, and
-    training curves.
+    """All drawings: quality and its difference from the baseline, both against length, distance or items; matrices of
+    quality by settings; and training curves.
     """
     found: list[Drawing] = []
     for title, rows in (telling(records) or telling(records, judged=False)).items():
@@ -281,11 +283,11 @@ def drawings(records: Sequence[Record], about: Mapping[str, Any]) -> list[Drawin
 
 
 def telling(records: Sequence[Record], *, judged: bool = True) -> dict[str, list[Record]]:
-    """The records to draw, by title: each verb's first metric of quality, or every such metric of a csv file.
+    """The records to draw, by title: each verb's first metric of quality, and all metrics of quality from a csv file.
 
-    judged: whether to choose metrics of quality; if False, metrics such as a wavelength, which do not measure quality,
-    take their place. If models were also evaluated, the metrics of training are left out, because the training curves
-    show the held-out loss.
+    judged: whether to choose metrics of quality; if False, the metrics that do not measure quality, such as a
+    wavelength, are chosen instead. If models were also evaluated, the metrics of training are left out, because the
+    training curves show the held-out loss.
     """
     chosen: dict[str, list[Record]] = {}
     evaluated = any(record.get("verb") == "eval" for record in records)
@@ -353,11 +355,11 @@ def by_length(
 def panels_of(
     curves: Sequence[tuple[dict[str, Any], Curve]], title: str, labels: tuple[str, str], **options: Any
 ) -> list[Panel]:
-    """One panel with all curves, or several panels if one would be crowded.
+    """One panel with all curves, or several panels if a single panel would be crowded.
 
-    In the second case, each combination of values of all settings except the first gets a panel. Curves that already
-    have a name, such as the baseline, are drawn in every panel. A value of the first setting looks the same in all
-    panels.
+    If there are several panels, each has the curves of all values of the first setting, for one combination of values
+    of the other settings. Curves that already have a name, such as the baseline, are drawn in every panel. A value of
+    the first setting looks the same in all panels.
     """
     common = [curve for _, curve in curves if curve.name]
     own = [(settings, curve) for settings, curve in curves if not curve.name]
@@ -392,9 +394,10 @@ def training_curves(about: Mapping[str, Any]) -> list[Drawing]:
 
 
 def matrices(rows: Sequence[Record], title: str, name: str) -> list[Drawing]:
-    """Matrices with a row for each value of the first setting, and a column for each combination of the others' values.
+    """A drawing with matrices of a metric; the list is empty if a matrix would have fewer than two rows or columns.
 
-    There is one matrix for each place of the measurement, such as a length, but at most PANELS matrices.
+    A matrix has a row for each value of the first setting, and a column for each combination of values of the other
+    settings. There is one matrix for each place of the measurement, such as a length, but at most PANELS matrices.
     """
     keys = list(rows[0]["settings"])
     down = sorted({row["settings"][keys[0]] for row in rows}, key=order)[:CELLS] if keys else []

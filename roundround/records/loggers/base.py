@@ -34,8 +34,8 @@ class Logger:
     """Base of the loggers; every hook does nothing unless a subclass defines it.
 
     A run calls `start` first. A training run then calls `forget_after`, and `log` many times. When the run has ended,
-    successfully or not, it calls `results`, `figures` and `checkpoint`, as far as it has left such files, and last
-    `finish`.
+    successfully or not, it calls `results`, `figures` and `checkpoint`, each only if the run has written such files. It
+    calls `finish` last.
     """
 
     log_checkpoint: str | None = None  # the checkpoint that the logger gets: best, last, or None for no checkpoint
@@ -43,7 +43,7 @@ class Logger:
     def start(self, directory: Path, manifest: dict[str, Any]) -> dict[str, Any] | None:
         """Start logging, and return what the manifest records about the logger.
 
-        Raises UserError if it cannot log this run.
+        Raises UserError if the logger cannot log this run.
         """
         return None
 

@@ -357,7 +357,7 @@ def ends_of(values: Array, log: bool) -> tuple[float, float]:
 
 
 def scale(axis: Any, ends: tuple[float, float], log: bool, wanted: Sequence[float] = ()) -> None:
-    """Set the limits and a few ticks: the `wanted` ticks, thinned out, or else round numbers."""
+    """Set the limits of an axis, and a few ticks on it: some of `wanted`, or round numbers if `wanted` is empty."""
     from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullLocator
 
     name = axis.axis_name

@@ -35,10 +35,10 @@ def shown_p(p: float | None, is_bound: bool = False) -> str:
 
 
 def decimals_of(values: Iterable[float], half_widths: Iterable[float]) -> int:
-    """The number of decimals with which two digits of the smallest half width are shown.
+    """The number of decimals that shows two digits of the smallest half width.
 
-    If no half width is positive and finite, it is the number with which four digits of the smallest value are shown, or
-    0 if all values are whole.
+    If no half width is positive and finite, the result is the number of decimals that shows four digits of the smallest
+    value, or 0 if all values are whole.
     """
     halves, sizes = [half for half in half_widths if 0 < half < math.inf], [abs(value) for value in values if value]
     if not halves and all(float(size).is_integer() for size in sizes):
@@ -198,7 +198,7 @@ def common_fields(records: list[Record]) -> dict[str, Any]:
 
 
 def tables_of(records: list[Record], *, folded: bool = False) -> list[Table]:
-    """A table for the records that have the same set of fields; fields with one value in all records are left out.
+    """One table for each group of records with the same fields; a field with one value in all records is left out.
 
     folded: whether a page folds tables of many rows.
     """
@@ -211,10 +211,10 @@ def tables_of(records: list[Record], *, folded: bool = False) -> list[Table]:
 
 
 def pivoted(fields: list[str], records: list[Record]) -> Table:
-    """A table with a row for each combination of the fields and a column for each metric.
+    """A table with a row for each combination of values of the fields, and a column for each metric.
 
-    A record with the metric and the fields of an earlier record gets a row of its own. A field with a single value has
-    no column; the note names it.
+    If two records have the same metric and the same fields, the second gets a row of its own. A field with a single
+    value has no column; the note names it.
     """
     metrics = list(dict.fromkeys(record["metric"] for record in records))
     varies = [name for name in fields if any(record[name] != records[0][name] for record in records)]
