@@ -42,12 +42,11 @@ Rows = Mapping[Any, Mapping[Any, Record]]
 class ResultKind:
     """How a terminal, a figure and a page show one kind of result.
 
-    along: the record field, such as the length, by which the results are listed; each of its values has a row in the
-    table and a place on the x axis. headline: the metric that is copied into the manifest. logged: the metrics that are
-    written to metrics.jsonl. first: the heading of the table's first column. columns: {metric: heading}. counts:
-    {record field that holds a count: heading}. figure: the name of the files with the drawing. title: the heading above
-    the panels on a page. panels: the function that makes the panels from the records. scope: the function that makes
-    sentences about the amount of data.
+    along: the record field, such as the length, whose values are the rows of the table and the x axis of the panels.
+    headline: the metric that is copied into the manifest. logged: the metrics that are written to metrics.jsonl. first:
+    the heading of the table's first column. columns: {metric: heading}. counts: {record field that holds a count:
+    heading}. figure: the name of the files with the drawing. title: the heading above the panels on a page. panels: the
+    function that makes the panels from the records. scope: the function that makes sentences about the amount of data.
     """
 
     along: str = "length"
@@ -120,10 +119,10 @@ def grid(
     name: Callable[[Any], str] = str,
     cell: Callable[[Record], str] = in_brackets,
 ) -> Table:
-    """A table with a row for each entry of `rows`, {value: {metric: record}}; a cell without a record is empty.
+    """A table with a row for each value in `rows`, {value: {metric: record}}; a cell without a record is empty.
 
     columns: {metric: heading}. counts: {record field that holds a count: heading}; all records of a row have the same
-    count. name: the function that makes the text of a value.
+    count. name: the function that turns a value into text. cell: the function that turns a record into text.
     """
     found = []
     for value, row in rows.items():
@@ -167,7 +166,7 @@ def by_length(records: Sequence[Record], trained: Lengths) -> Panel:
 
 
 def by_position(records: Sequence[Record], trained: Lengths) -> Panel:
-    """Loss against the position in the window, a line for each context length."""
+    """Loss against the position in the window, with a line for each context length."""
     lines: dict[float, list[tuple[float, Record]]] = {}
     for middle, record in by_place(r for r in records if r["metric"] == "nats_per_token"):
         lines.setdefault(number(record.get("length")) or 0.0, []).append((middle, record))
@@ -179,7 +178,7 @@ def by_position(records: Sequence[Record], trained: Lengths) -> Panel:
 
 
 def by_place(records: Iterable[Record]) -> list[tuple[float, Record]]:
-    """(middle, record) for each record of a range of positions; `middle` is halfway on a logarithmic axis."""
+    """(middle, record) for each record of a range of positions. `middle`: the middle of the range on a log axis."""
     found = []
     for record in records:
         first, last = (number(record.get(key)) for key in ("first_position", "last_position"))
@@ -193,7 +192,7 @@ def curve_by_place(name: str, points: Sequence[tuple[float, Record]]) -> Curve:
 
 
 def of_task(records: Sequence[Record], trained: Lengths) -> list[Panel]:
-    """Panels of right answers and loss by length, and of right answers by the depth or the distance of an answer.
+    """A panel of right answers and a panel of loss, both against the length; then the panels of `right_by_part`.
 
     A panel without records is left out.
     """
@@ -215,10 +214,10 @@ def of_task(records: Sequence[Record], trained: Lengths) -> list[Panel]:
 
 
 def right_by_part(records: Sequence[Record], part: str, trained: Lengths) -> Panel:
-    """The share of right examples by the depth or the distance of the answer, with a line for each length.
+    """The share of right examples against the depth or the distance of the answer, with a line for each length.
 
     On the axis of distances, a mark shows over how many tokens RoPE's slowest pair of channels makes a quarter turn.
-    The mark is left out if a pair does not rotate.
+    There is no mark if some pair of channels does not rotate.
     """
     found = [r for r in records if r["metric"] == "exact_match" and number(r.get(part)) is not None]
     lengths = sorted({record["length"] for record in found})
@@ -235,10 +234,10 @@ def right_by_part(records: Sequence[Record], part: str, trained: Lengths) -> Pan
 
 
 def of_pairs(records: Sequence[Record], trained: Lengths) -> list[Panel]:
-    """A panel with the accuracy of each phenomenon and, if there are several prefixes, one with the mean by prefix.
+    """Two panels: the mean accuracy against the length of the prefix, and the accuracy of each phenomenon.
 
-    The phenomena are sorted by their accuracy behind the shortest prefix. A band shows the 95 % interval of this
-    accuracy over the pairs of the phenomenon.
+    The first panel is left out if all prefixes have the same length. The phenomena are sorted by their accuracy after
+    the shortest prefix. For this accuracy, a band shows the 95 % interval over the pairs of the phenomenon.
     """
     prefixes = sorted(at_each(records, "prefix"))
     by_prefix = crossed((r for r in records if "phenomenon" in r), "accuracy", "prefix", "phenomenon")
@@ -270,7 +269,10 @@ def chance(start: float, end: float) -> Curve:
 
 
 def dispersion(records: Sequence[Record], x_label: str) -> list[Panel]:
-    """Each measure of dispersion against the length, a line for each of at most MOST_LAYERS evenly spaced layers."""
+    """A panel for each measure of dispersion, with the length on the x axis.
+
+    Each line is the mean over the heads of one layer. At most MOST_LAYERS evenly spaced layers are drawn.
+    """
     panels = []
     for metric, label in DISPERSION.items():
         layers = by_layer(records, metric, "length")
@@ -293,7 +295,7 @@ def by_layer(records: Sequence[Record], metric: str, x: str) -> dict[int, dict[f
 
 
 def mean_of(name: str, by_x: dict[float, list[float]], style: int) -> Curve:
-    """The mean over heads at each x, with the lowest and the highest as a band."""
+    """The curve of the mean over heads at each x, with a band from the least to the largest value of a head."""
     items = sorted(by_x.items())
     low, high = [min(values) for _, values in items], [max(values) for _, values in items]
     mean = [sum(values) / len(values) for _, values in items]
@@ -391,7 +393,7 @@ def table_of_harness(records: Sequence[Record], title: str = "tasks of lm_eval")
 
 
 def scope_of_harness(records: Sequence[Record]) -> list[str]:
-    """Lines about the versions, the context and the intervals of the numbers."""
+    """Lines about the versions of lm_eval and of its tasks, about the context, and about the intervals."""
     one = records[0] if records else {}
     versions = ", ".join(f"{r['task']} {text_of(r.get('version'))}" for r in {r["task"]: r for r in records}.values())
     begin = "nothing in front" if one.get("first_token") is None else f"{one['first_token']} in front"

@@ -1,11 +1,11 @@
 """Turns the measurements of `eval` into records of `results.json`, and shows the dispersion of attention.
 
 Kinds of results: a text, the dispersion of attention, a task, minimal pairs, tasks of EleutherAI's harness;
-`eval_panels.py` shows the records. Some tasks measure their length in another unit than tokens; `contexts` is {length
-of a task: number of tokens}.
+`eval_panels.py` shows the records. Some tasks do not measure their length in tokens; `contexts` is {length of a task:
+number of tokens}.
 
-Shapes of minimal pairs: P phenomena, N pairs in each. Shapes of dispersion: L layers, H heads, N bins of rows; the bin
-of a row depends on its number of visible keys.
+Shapes of minimal pairs: P phenomena, N pairs in each. Shapes of dispersion: L layers, H heads, N bins; a bin holds the
+rows with a similar number of visible keys.
 
 Tested by tests/training/test_eval.py, tests/training/test_task_runs.py, tests/training/test_pair_runs.py,
 tests/asking/test_eval_pretrained.py, tests/asking/test_harness.py and tests/probing/test_dispersion.py.
@@ -105,21 +105,22 @@ def intervals(marks: AnswerScores) -> dict[str, Interval]:
 
 
 def independent_examples(marks: AnswerScores) -> float:
-    """The effective number of independent examples: an example that was drawn several times counts less often.
+    """The effective number of independent examples: the number of draws, reduced if an example was drawn twice or more.
 
-    The effective number equals the number of draws if no example was drawn twice. It never exceeds the number of
-    distinct examples. Kish 1965, Survey Sampling, section 11.7: (sum of weights)^2 / (sum of squared weights).
+    It never exceeds the number of distinct examples. Kish 1965, Survey Sampling, section 11.7: (sum of weights)^2 /
+    (sum of squared weights).
     """
     return marks["examples"] ** 2 / marks["times_squared"]
 
 
 def token_interval(marks: AnswerScores) -> Interval:
-    """Wilson's interval of the share of right targets, for an effective number of targets.
+    """Wilson's interval of the share of right targets, computed from an effective number of targets.
 
-    With the effective number of independent targets, the share would have the same variance. The variance is that of a
-    ratio over examples: Cochran 1977, Sampling Techniques, section 2.11. The correction for few examples is from Korn
-    and Graubard 1998, Survey Methodology 24:193. If all targets are right, or all are wrong, the variance cannot be
-    estimated, and each example counts as one target. No target counts more than once.
+    The effective number is the number of independent targets whose share has the same variance as the actual share. The
+    actual share has the variance of a ratio over examples: Cochran 1977, Sampling Techniques, section 2.11. The
+    correction for few examples is from Korn and Graubard 1998, Survey Methodology 24:193. If all targets are right, or
+    all are wrong, the variance cannot be estimated, and each example counts as one target. The effective number never
+    exceeds the number of targets.
     """
     rate, n, n_distinct = marks["hits"] / marks["targets"], independent_examples(marks), marks.n_distinct
     squares = marks["hits_squared"] - 2 * rate * marks["hits_by_targets"] + rate**2 * marks["targets_squared"]
@@ -172,10 +173,10 @@ def of_mean(shares_P: NDArray[np.float64]) -> dict[str, float]:
 
 
 def records_of_pairs(by_prefix: Mapping[int, PairScores], common: Mapping[str, Any]) -> list[Record]:
-    """The records of each prefix: the mean accuracy, its change from the shortest prefix, each phenomenon's accuracy.
+    """Records for each prefix: the mean accuracy, the change of the mean, and the accuracy of each phenomenon.
 
-    The mean is over phenomena and has the interval of `of_mean`. The accuracy of a phenomenon has Wilson's 95 %
-    interval over the pairs of the phenomenon.
+    The change is measured from the shortest prefix. The mean is over phenomena and has the interval of `of_mean`. The
+    accuracy of a phenomenon has Wilson's 95 % interval over the pairs of the phenomenon.
     """
     found: list[Record] = []
     shares = {n: np.array([right_of(own).mean() for own in scores.values()]) for n, scores in by_prefix.items()}

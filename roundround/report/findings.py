@@ -1,9 +1,9 @@
 """A comparison in sentences: which settings are better or worse, by how much, over how many seeds.
 
 The number of seeds that would be needed is the smallest with which the paired t-test has 80 % power for a difference
-of the measured size and spread (noncentral t distribution). The level of the test is 0.05 divided by the number of
-settings that are compared with a baseline in the same place, such as a context length; it is the strictest level in
-Holm's correction. Size and spread are estimated from few seeds, so the number of seeds is a rough estimate too.
+of the measured size and spread (noncentral t distribution). The level of the test is the strictest level in Holm's
+correction: 0.05 divided by the number of comparisons that were measured at the same place, such as the same context
+length. Size and spread are estimated from few seeds, so the number of seeds is a rough estimate too.
 
 Tested by tests/report/test_findings.py.
 """
@@ -43,10 +43,10 @@ def findings(telling: Mapping[str, Sequence[Record]]) -> list[str]:
 def sentence(title: str, baseline: str, rows: Sequence[Record], compared: Sequence[Record]) -> str:
     """`eval: perplexity against pe=rope at length=512, 3 seeds: worse: pe=nope +15 (+3 to +27, p 0.033).`
 
-    A place is the set of fields, such as the length, that say where a number was measured. Among the places with the
-    fewest fields, the sentence is about the last, such as the longest context over a whole task. The sentence also
-    names other places where a verdict differs. compared: the rows with this or another baseline; Holm's correction
-    covers all rows at one place.
+    A place is the set of fields, such as the length, that say where a number was measured. The sentence is about the
+    last place that has the fewest fields, for example `length=512` and not `length=512 depth=0.5`. The sentence also
+    names other places where a verdict differs. compared: the rows of all baselines; Holm's correction covers all of
+    these rows that have the same place.
     """
     least = min(len(place_of(row)) for row in rows)
     where = [place for place in map(place_of, rows) if len(place) == least][-1]
@@ -127,7 +127,7 @@ def seeds_to_tell(row: Record, n_compared: int) -> int | None:
 def elsewhere(rows: Sequence[Record], here: Sequence[Record]) -> str:
     """A sentence that compares the verdicts at other places with those in `here`; "" if there are no other places.
 
-    `here` has the rows at one place. A setting that was not measured there counts as different.
+    here: the rows at one place. If a setting has no row in `here`, all its verdicts count as different.
     """
     others = [row for row in rows if all(row is not one for one in here)]
     if not others:

@@ -53,7 +53,7 @@ class Measured:
     of_heads: dict[str, Array] = field(default_factory=dict)
 
     def put(self, seed: int, n: int, softmax: str | None, means: dict[str, float]) -> None:
-        """Store {metric: mean} for a seed and a size, measured on a normaliser or (if it is None) on the logits."""
+        """Store {metric: mean} for a seed and a size. softmax: the normaliser that was measured; None for logits."""
         table = self.of_logits if softmax is None else self.values.setdefault(softmax, {})
         for metric, value in means.items():
             values_SN = table.setdefault(metric, np.full((len(self.seeds), len(self.sizes)), np.nan))
@@ -124,7 +124,7 @@ def measured_of(records: Sequence[Record]) -> Measured:
 
 
 class Distance(NamedTuple):
-    """Root mean square distance from the paper over sizes, in percentage points, and its 95 % interval over seeds."""
+    """The distance from the paper in percentage points, as computed by `distance`, and its 95 % interval over seeds."""
 
     value: float
     low: float
@@ -157,7 +157,7 @@ def from_paper(measured: Measured, metric: str = "accuracy") -> tuple[Array, Arr
 
 
 def distance(values: Array) -> Distance:
-    """The root mean square over sizes of the mean over seeds. values: [S, N]."""
+    """The `Distance` of values [S, N]: their mean over seeds, then the root mean square over sizes."""
 
     def of(chosen: NDArray[np.intp]) -> float:
         return float(np.sqrt(np.mean(values[chosen].mean(0) ** 2)))
@@ -235,7 +235,7 @@ def drawings(measured: Measured) -> list[Drawing]:
 
 
 def accuracy(measured: Measured) -> Panel:
-    """Means over seeds with 95 % intervals, and the paper's numbers; numbers known only second-hand are marked."""
+    """A panel of means over seeds with 95 % intervals, and of the paper's numbers; second-hand numbers are marked."""
     curves = curves_of(measured, "accuracy", 100.0)
     for place, name in enumerate(("paper: softmax", "paper: adaptive")):
         own = [n for n in measured.sizes if n in PAPER]
@@ -265,7 +265,7 @@ DISPERSION: dict[str, dict[str, Any]] = {
 
 
 def dispersion(measured: Measured, metric: str) -> Panel:
-    """A measure of dispersion, its value for equal weights, and the bound of Lemma 2.1 for the plain softmax."""
+    """A panel of a measure of dispersion, its value for equal weights, and its bound for the softmax (Lemma 2.1)."""
     curves = curves_of(measured, metric)
     alike = [math.log(n) if metric == "entropy" else 1 / n for n in measured.sizes]
     curves.append(Curve("uniform: ln n, 1 / n", measured.sizes, alike, reference=True))
@@ -297,8 +297,8 @@ def over_items(measured: Measured, label: str, curves: Sequence[Curve], title: s
 def heat_maps(arrays: Mapping[str, Array]) -> list[Drawing]:
     """A drawing for each normaliser, with a heat map for each size.
 
-    A row of a map is a set of items; its columns are the items of the highest priorities in the set. arrays: the
-    attention weights by `<normaliser>.<size>`, such as softmax.16.
+    A row of a map is a set of items; the columns are the items with the highest priorities in the set. arrays:
+    {`<normaliser>.<size>`, such as softmax.16: attention weights}.
     """
     maps: dict[str, list[HeatMap]] = defaultdict(list)
     for key in sorted(arrays, key=lambda key: int(key.rpartition(".")[2])):

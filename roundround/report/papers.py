@@ -189,7 +189,7 @@ def last_of(entry: Entry | None) -> tuple[str, str]:
 
 
 def summary(items: Mapping[str, Figure], entries: Mapping[str, Entry]) -> str:
-    """The counts by verdict, and how many of the figures of a pretrained model were made with the paper's own model."""
+    """How many items have each verdict, how many show a pretrained model, and how many of these use the paper's own."""
     counted = count_verdicts(last_of(entries.get(name))[1] for name, item in items.items())
     of_models = [entries.get(name) for name, item in items.items() if item.model is not None]
     own = sum(entry is not None and entry.is_the_papers for entry in of_models)

@@ -1,7 +1,9 @@
 """The panels and the page of a probe, of an ablation of frequencies, and of a test that asks for a list's maximum.
 
-The files that `probe` writes and its page draw the same panels. Shapes: L layers, H heads, K key heads, P pairs,
-D distances, T tokens. If a part is too large for a page, the page has it only for the heads that stand out most.
+The files that `probe` writes and its page draw the same panels. If the norms, the logits or the attention weights of
+all heads are too large for a page, the page has them only for the heads that stand out most.
+
+Shapes: L layers, H heads, K key heads, P pairs of channels, D distances, T tokens.
 
 Tested by tests/probing/test_probe_figures.py and tests/report/test_page.py.
 """
@@ -217,13 +219,16 @@ def arrays_for_script(files: RunFiles, heads: Sequence[ProbedHead], places: Sequ
 
 
 def norms_of(probe: dict[str, NDArray[Any]], head: ProbedHead) -> dict[str, Any]:
-    """Mean query norm of each pair, with and without the first token of each text."""
+    """The mean query norm of each pair of channels: over all tokens, and over all but the first token of each text."""
     names = [name for name in ("query_norm", f"query_norm{FIRST}") if name in probe]
     return {name: scaled(there(probe[name][head.layer, head.head])) for name in names}
 
 
 def keys_of(probe: dict[str, NDArray[Any]]) -> dict[str, Any]:
-    """Mean key norm of each pair by layer and key head. The query head number h reads the key head number h K / H."""
+    """The mean key norms of the pairs, as [layer][key head], and the number of query heads of each layer (`n_heads`).
+
+    Query head h reads key head floor(h K / H).
+    """
     found: dict[str, Any] = {}
     for name in ("key_norm", f"key_norm{FIRST}"):
         by_layer = [heads_KP[~np.isnan(heads_KP).all(-1)] for heads_KP in probe[name]]
@@ -254,7 +259,10 @@ def weights_of(prompt: dict[str, NDArray[Any]], head: ProbedHead) -> list[int]:
 
 
 def shares_of(probe: dict[str, NDArray[Any]], head: ProbedHead, places: Sequence[str]) -> dict[str, list[int]]:
-    """The share of a head's weight at each place, in thousandths: with all frequencies, and with each band at zero."""
+    """{`all` or `without <band>`: the share of a head's weight at each of the `places`, in thousandths}.
+
+    `all`: the shares with all frequencies. `without <band>`: the shares if the frequencies of the band are set to zero.
+    """
     rows = {band: [round(1000 * of.get(place, 0.0)) for place in places] for band, of in head.shares.items()}
     for name in ("fastest", "fast", "slow", "slowest"):
         key = f"{WITHOUT}{name}"
@@ -276,9 +284,9 @@ def overview(norms_LHP: NDArray[Any]) -> dict[str, Any]:
 class ProbedHead:
     """A head of the probed model and the numbers measured on it.
 
-    label: the name of the place, such as `previous`, that describes the head. share: the share of the head's weight at
-    this place. shares: the shares of weight at all places, {band set to zero: {place: share}}. measures: the other
-    numbers by name.
+    A place is a group of keys, such as `previous` (the token before). label: the place after which the head is named.
+    share: the share of the head's weight at this place. shares: the shares of weight at all places, {band of
+    frequencies set to zero: {place: share}}. measures: the other numbers, {name: value}.
     """
 
     layer: int
@@ -320,6 +328,6 @@ def heads_of(records: Sequence[Record]) -> list[ProbedHead]:
 
 
 def standing_out(heads: Sequence[ProbedHead], places: Sequence[str]) -> list[ProbedHead]:
-    """The heads in the order of a page: the head with the largest share of each label, then the second of each, ..."""
+    """The heads in the order of a page: each label's head with the largest share, then each label's second head, ..."""
     by_label = [sorted((h for h in heads if h.label == place), key=lambda h: -h.share) for place in places]
     return [head for turn in zip_longest(*by_label) for head in turn if head is not None]

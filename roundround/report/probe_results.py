@@ -2,7 +2,7 @@
 
 Pictures have the layout of arXiv:2410.06205: the vertical axis lists frequencies, the fastest at the top.
 
-Shapes: L layers, H heads, T tokens, P pairs, D distances.
+Shapes: L layers, H heads, T tokens, P pairs of channels, D distances.
 
 Tested by tests/probing/test_probe.py and tests/probing/test_probe_figures.py.
 """
@@ -68,8 +68,8 @@ def shares(seen: Probe) -> dict[str, float]:
 def records(seen: Probe) -> list[dict[str, Any]]:
     """Records of each layer and of each head.
 
-    A layer has shares of squared norm and its strongest pairs. A head has a label, its shares of weight by place, its
-    entropy, its largest weight and its logit spread.
+    The records of a layer are its shares of squared norm and its strongest pairs. The records of a head are its label,
+    its share of weight at each place, its entropy, its largest weight and its logit spread.
     """
     found: list[dict[str, Any]] = []
     for kind in KINDS:
@@ -200,7 +200,10 @@ def head_table(seen: Probe) -> Table:
 
 
 def alignments(prompt: PromptRecord, seen: Probe) -> list[dict[str, Any]]:
-    """`alignment.json`: Tables 3 to 5 of arXiv:2410.06205, for the most pronounced diagonal and previous heads."""
+    """The content of alignment.json: Tables 3 to 5 of arXiv:2410.06205, for heads labelled `diagonal` or `previous`.
+
+    Only the HEADS_SHOWN heads with the highest scores for each label are used.
+    """
     return [
         {"layer": layer, "head": head, "label": label, "tokens": prompt.words, **prompt.alignment(layer, head)}
         for layer, head, label, _ in standing_out(seen, HEADS_SHOWN)
@@ -226,7 +229,7 @@ def show_maximum(numbers: Sequence[int], entropies: Mapping[int, Sequence[Tensor
 
 
 def records_of_loss(loss: PositionLoss, **common: Any) -> list[dict[str, Any]]:
-    """Records of the perplexity over all targets, and by the number of tokens before a target."""
+    """A record of the perplexity over all targets, and a record for the targets in each range of positions."""
     found = [{"metric": "perplexity", **common, "targets": n_targets(loss), "value": loss.perplexity()}]
     for first, last in bins(loss):
         where = {"first_position": first, "last_position": last - 1, "targets": n_targets(loss, first, last)}
@@ -235,7 +238,10 @@ def records_of_loss(loss: PositionLoss, **common: Any) -> list[dict[str, Any]]:
 
 
 def show_losses(losses: Mapping[str, PositionLoss]) -> None:
-    """Print perplexity by the number of tokens before the target. losses: {name: loss}, the unchanged model first."""
+    """Print a table of perplexity, with a row for each loss and a column for each range of target positions.
+
+    losses: {name: loss}, the unchanged model first.
+    """
     before = next(iter(losses.values()))
     ranges: dict[str, tuple[int, int | None]] = {"all": (0, None)}
     ranges |= {f"{a:,}-{b - 1:,}": (a, b) for a, b in bins(before)}
@@ -295,7 +301,7 @@ def context_note(seen: Probe) -> str:
 
 
 def of_layer(seen: Probe, layer: int) -> tuple[list[Layout], list[int]]:
-    """The layout of one layer's pairs and its context in tokens, each as a list for `name_pairs`."""
+    """The layout of one layer's pairs, and the layer's context in tokens: two lists of one item, for `name_pairs`."""
     place = seen.layers.index(layer)
     return [seen.layouts[place]], [seen.contexts()[place]]
 
@@ -479,10 +485,10 @@ def draw_prompt(prompt: PromptRecord, seen: Probe, folder: Path, sizes: Sizes) -
 def name_pairs(
     axis: Any, n_pairs: int, layouts: Sequence[Layout], contexts: Sequence[int], strongest: int | None = None
 ) -> None:
-    """Label the vertical axis with pairs and their wavelengths; a dashed line marks wavelengths beyond the context.
+    """Label the vertical axis with pairs and their wavelengths; below a dashed line, wavelengths exceed the context.
 
-    layouts: the layout of the pairs of each column. contexts: the context of each column in tokens. Both have one item
-    if all columns have the same, and no item for vectors to which RoPE is not applied. If the columns have two
+    layouts: the layout of the pairs in each column. contexts: the context in tokens for each column. Both lists have
+    only one item if all columns are alike, and no item if RoPE is not applied to the vectors. If the columns have two
     kinds of layout, a label has the wavelengths of both. strongest: a pair that always gets a label.
     """
     ticks = {0, n_pairs - 1, *range(0, n_pairs, max(1, n_pairs // 4))}

@@ -1,4 +1,4 @@
-"""The outcome of a sweep: a table of its runs by swept settings, a page, and the commands for the next step.
+"""The outcome of a sweep: a table of its runs with the swept settings, a page, and the commands for the next step.
 
 The page has the curves of the runs and compares the runs. A run that measures the model of another run counts as if it
 had the settings of both runs.

@@ -43,7 +43,7 @@ def panels(lines: Sequence[Record]) -> list[Panel]:
 
 
 def logged(lines: Sequence[Record], name: str, words: str, **look: Any) -> tuple[Curve, str]:
-    """The curve of a logged number by step, and a note about the points of the curve.
+    """The curve of a logged number against the training step, and a note about the points of the curve.
 
     If more than MOST_POINTS lines have the number, the lines are divided into groups of equal size. A point is then the
     mean of a group, and a band goes from the least to the largest value of the group; the note says so. The mean of a

@@ -31,16 +31,18 @@ class ASEntmax(Projection):
 
     Vasylenko et al. 2025, arXiv:2506.16640; n is the number of visible keys, counted from 2 as in the authors' code.
 
-    `gamma_range` is g: 2 in the authors' code (deep-spin/asentmax, `attn_scale_gamma_range`); 1 is the plain tanh.
+    `gamma_range` is g: 2 in the authors' code (deep-spin/asentmax, `attn_scale_gamma_range`); with 1, gamma is a plain
+    tanh.
 
     `start`: the scale before training, for every token and length; w, u and u_0 are then 0, and softplus(w_0) is
-    `start` - delta. With delta=0 and start=1, training begins with the plain entmax. None draws w and u at random, as
-    the authors do: before training, the scale then differs between tokens, from 1 to several units; a typical scale is
-    delta + 0.7.
+    `start` - delta. With delta=0 and start=1, training begins with the plain entmax. If `start` is null, w and u are
+    drawn at random, as in the authors' code: before training, the scale then differs between tokens, from 1 to several
+    units; a typical scale is delta + 0.7.
 
     `scaled_heads`: the share of the heads that are scaled, rounded up; the last heads are scaled, and the first heads
-    are the plain entmax. None scales all heads; the authors scale the heads that NAPE leaves without position. `count`:
-    with `visible`, n counts the visible keys; with `position`, n counts all tokens up to the query's own.
+    use the plain entmax. If `scaled_heads` is null, all heads are scaled; the authors scale the heads that NAPE leaves
+    without position. `count`: with `visible`, n counts the visible keys; with `position`, n counts all tokens up to the
+    query's own.
     """
 
     def __init__(

@@ -48,9 +48,9 @@ class AttentionSoftmax(FinalVariants, nn.Module):
     attends only to the latest tokens sets `window`; the definition and the faster form then get only the keys in the
     window. `forward` is final, so that PyTorch's forward hooks see the queries, keys and values of every layer.
 
-    window: the number of tokens that a query sees, the query's own token and those before it; None for all keys that
-    the model allows. count: the meaning of `n_visible`, for a variant that reads it. With `visible` it is the number of
-    visible keys, with `position` the number of keys that the query would see without windows and chunks.
+    window: the number of tokens that a query sees: the query's own token and the tokens before it; None for all keys
+    that the model allows. count: the meaning of `n_visible`. With `visible`, `n_visible` is the number of visible keys;
+    with `position`, it is the number of keys that the query would see without windows and chunks.
     sums_to_one: whether the weights of a row with a visible key always sum to one.
     cost_in_blocks: the time of a forward pass over blocks of rows at 4,096 tokens, as a multiple of the time that the
     fused softmax takes (docs/inside/benchmarks_attention.md).
@@ -107,8 +107,8 @@ class AttentionSoftmax(FinalVariants, nn.Module):
     ) -> Tensor:
         """Attention output [B, H, Q, C]. The memory that is used grows linearly with the length.
 
-        If possible, the output is computed by whole rows on a CPU, or by a fused kernel. Otherwise it is computed by
-        the definition over blocks of rows.
+        If possible, whole_rows.cpp (on a CPU) or a fused kernel computes the output. Otherwise the definition is
+        computed over blocks of rows.
 
         `scale` multiplies q . k; then the bias is added. `rows` are the `row_parameters`.
         """
@@ -175,7 +175,7 @@ class AttentionSoftmax(FinalVariants, nn.Module):
         return None
 
     def path(self, q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> Path | None:
-        """The result of `choose` for this call; None for `Form.OWN`."""
+        """The result of `choose` for this call; None if `form` is `Form.OWN`."""
         return None if self.form is Form.OWN else choose(self.form, q_BHQC, keys, bias)
 
     def has_fused_form(self, q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> bool:

@@ -1,9 +1,9 @@
-"""The projection family: sparse weights, by deep-spin's `entmax`, or on CUDA by `adasplash` if it is installed.
+"""The projection family: sparse weights. deep-spin's `entmax` computes them, or `adasplash` on CUDA if it is installed.
 
-`unmet` checks what `adasplash` 0.2 requires. `adasplash` has two kernels. The second computes only causal entmax-1.5;
-it supports grouped queries. The first computes the other alphas, and attention without a mask; it needs as many key
-heads as query heads. Both kernels run ten iterations, as in the tests of `adasplash`. Both are given the length of each
-sequence, because otherwise they accept only lengths that are powers of two.
+`unmet` checks what `adasplash` 0.2 requires. The kernel `adasplash_v2` computes only causal entmax-1.5; it supports
+grouped queries. The kernel `adasplash_v1` computes the other alphas, and attention without a mask; it needs as many key
+heads as query heads. Both kernels run ten iterations, as in the tests of `adasplash`. Both get the length of each
+sequence as an argument, because otherwise they accept only lengths that are powers of two.
 
 Shapes: B batch, T tokens, Q queries, K keys, H heads, G key heads, C head channels.
 """
@@ -104,7 +104,7 @@ def checked_alpha(alpha: float) -> None:
 
 
 def splash(q_BHTC: Tensor, k_BGTC: Tensor, v_BGTC: Tensor, alpha: float, *, causal: bool) -> Tensor:
-    """alpha-entmax attention [B, H, T, C] of q . k / sqrt(C), computed by `adasplash`.
+    """The output of alpha-entmax attention, [B, H, T, C], computed by `adasplash`; the logits are q . k / sqrt(C).
 
     The caller has checked with `unmet` that `adasplash` can compute it.
     """
@@ -121,7 +121,7 @@ def splash(q_BHTC: Tensor, k_BGTC: Tensor, v_BGTC: Tensor, alpha: float, *, caus
 
 
 def entmax_function(alpha: float | Tensor, factor: Tensor | None = None) -> RowFunction:
-    """alpha-entmax of logits times `factor`, for whole_rows.cpp; alpha as a tensor [H] gets a gradient."""
+    """alpha-entmax of `factor` times the logits, as a `RowFunction`. If alpha is a tensor, [H], it gets a gradient."""
     if not isinstance(alpha, Tensor) and alpha == 1:
         return RowFunction(kind=Kind.SOFTMAX, factor=factor)
     of_heads = torch.as_tensor(alpha, dtype=torch.float64) if not isinstance(alpha, Tensor) else alpha[:, None, None]
@@ -176,7 +176,7 @@ def splash_passes(alpha: float, causal: bool, device: str, dtype: torch.dtype, n
 def entmax_of(logits: Tensor, alpha: float | Tensor) -> Tensor:
     """alpha-entmax over the last axis: in closed form for alpha 1, 1.5 and 2, else by bisection to the last digit.
 
-    alpha as a tensor [H] holds the alpha of each head and gets a gradient.
+    If alpha is a tensor, [H], it holds the alpha of each head and gets a gradient.
     """
     if isinstance(alpha, Tensor):
         alpha = alpha.to(logits.dtype)[:, None, None]
@@ -194,10 +194,10 @@ def entmax_of(logits: Tensor, alpha: float | Tensor) -> Tensor:
 def n_largest(logits: Tensor, width: float) -> int | None:
     """How many of the largest logits `entmax` should sort to find the support of a row; None for all logits.
 
-    A logit has no weight if it is more than 1 / (alpha - 1) below the largest logit. Few logits have a weight beyond
-    half of this distance (`width`), so the logits within `width` of the largest are counted. If the count is too small,
-    `entmax` notices it and sorts twice as many logits. In sparse rows this takes a third of the time of sorting all
-    logits; in no row does it take longer.
+    A logit has no weight if it is more than 1 / (alpha - 1) below the largest logit. `width` is half of this distance.
+    Logits that are more than `width` below the largest rarely have a weight, so only the other logits are counted. If
+    the count is too small, `entmax` notices it and sorts twice as many logits. In sparse rows this takes a third of the
+    time of sorting all logits; in no row does it take longer.
     """
     n_near = (logits > logits.amax(-1, keepdim=True) - width).sum(-1)
     k = int(n_near.max()) + 1 if n_near.numel() else 1

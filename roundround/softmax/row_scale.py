@@ -39,7 +39,7 @@ class RowScale(AttentionSoftmax):
 
     @property
     def differentiates_entropy(self) -> bool:
-        """Whether beta is a function of the entropy only, without parameters, and is differentiated; default False."""
+        """Whether beta depends on nothing but the entropy, and a gradient flows through beta; default False."""
         return False
 
     def beta(self, n_visible: Tensor, entropy: Callable[[], Tensor]) -> Tensor | float | None:

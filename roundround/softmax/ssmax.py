@@ -30,8 +30,8 @@ class SSMax(RowScale):
     `visible`, n counts the visible keys; with `position`, n counts all tokens up to the query's own.
 
     `scaled_heads`: the share of the heads that are scaled, rounded up; the last heads are scaled, and the first heads
-    are the plain softmax. None scales all heads. Vasylenko et al. 2025, arXiv:2506.16640, scale the heads that NAPE
-    leaves without position.
+    use the plain softmax. If `scaled_heads` is null, all heads are scaled. Vasylenko et al. 2025, arXiv:2506.16640,
+    scale the heads that NAPE leaves without position.
     """
 
     reads_entropy = False

@@ -76,10 +76,10 @@ def print_table(
 ) -> None:
     """Print tables on standard error or standard output. In a pipe or a file they have their full width.
 
-    On a narrow terminal columns are left out, in the order of `first_to_leave`, until the others fit. A line below
-    names the missing columns.
+    On a narrow terminal columns are left out, in the order of `first_to_leave`, until the remaining columns fit. A line
+    below the tables names the missing columns and recommends `see`.
 
-    see: a setting that shows all columns, such as format=markdown, which this line recommends; "" if there is none.
+    see: a setting that shows all columns, such as format=markdown; "" if there is none.
     """
     if quiet:
         return
@@ -163,7 +163,7 @@ def part_of(table: Table, names: Sequence[str]) -> Table:
 
 
 def is_whole(line: str) -> bool:
-    """Whether a line of a cell is never broken: a name, or a number with its interval."""
+    """Whether a line of a cell is never broken, because it is short or has no spaces."""
     return len(line) <= UNBROKEN or " " not in line
 
 

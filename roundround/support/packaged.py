@@ -14,7 +14,7 @@ PREFIX = "package:"
 
 
 def packaged_models() -> dict[str, Path]:
-    """The folders of the models by name, each in the format of Hugging Face's `from_pretrained`."""
+    """{name of a model: its folder, in the format of Hugging Face's `from_pretrained`}."""
     return {path.name: path for path in sorted(PRETRAINED.iterdir()) if path.is_dir()}
 
 

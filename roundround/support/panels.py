@@ -56,9 +56,10 @@ class Mark:
 class Panel:
     """Curves in one pair of axes. An axis is logarithmic if its name is in `log`, such as "xy".
 
-    possible: the least and the largest value that y can have; bands are cut there. whole: whether the y axis shows the
-    whole range `possible`. widened: whether the y axis spans at least a tenth of its middle value, so that noise does
-    not fill the panel. x_ticks: the x values to label, if they are few. note: a text about the curves and the bands.
+    possible: the least and the largest value that y can have; the bands of the curves are clipped to this range. whole:
+    whether the y axis shows the whole range `possible`. widened: whether the y axis spans at least a tenth of its
+    middle value, so that noise does not fill the panel. x_ticks: the x values to label, if they are few. note: a text
+    about the curves and the bands.
     """
 
     x_label: str
@@ -77,8 +78,7 @@ class Panel:
     def visible(self, curve: Curve) -> tuple[NDArray[np.float64], ...]:
         """x, y, low and high of a curve of P points, [P] each.
 
-        The band from low to high is clipped to the range `possible`. A value that cannot be
-        drawn is NaN.
+        The band from low to high is clipped to the range `possible`. A value that cannot be drawn is NaN.
         """
         x, y = (np.asarray(values, dtype=np.float64).ravel() for values in (curve.x, curve.y))
         low, high = (np.asarray(values, dtype=np.float64).ravel() for values in (curve.low, curve.high))
@@ -110,7 +110,8 @@ class HeatMap:
     """A panel of coloured cells, with the first row at the top.
 
     most: the value of the darkest colour; None for the largest value. label: the meaning of the colours, with the unit.
-    x_names, y_names: the names of columns and rows. texts: the texts of the cells; values are then from 0 to 1.
+    x_names, y_names: the names of columns and rows. texts: the texts of the cells; if there are texts, all `values` lie
+    between 0 and 1.
     """
 
     values: ArrayLike

@@ -1,1 +1,1 @@
-"""The start of training runs, the models that are rebuilt from their run directories, and the export of models."""
+"""How training runs start, how models are rebuilt from run directories, and how models are exported."""

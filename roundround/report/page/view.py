@@ -1,11 +1,12 @@
 """The page of a run: its parts, and how it is written from the files of the run directory. Does not import torch.
 
-The page is one file, with the templates, styles and scripts of the package inside. Everything that comes from a run is
-escaped by the template engine. By the page's policy, the browser runs no scripts except these, which it knows by their
-hashes, and fetches nothing. A run's SVG files are shown as images, so that no script in them runs.
+The page is one file that contains the styles and the scripts of the package. The template engine escapes everything
+that comes from a run. The page's security policy has the hash of the package's scripts, so that the browser runs no
+other script; the policy also forbids all network requests. A run's SVG files are shown as images, so that no script in
+them runs.
 
-A panel is an inline SVG drawn by matplotlib, with words as text and colours as the page's variables. Its title, legend
-and note are HTML around the SVG. A marker shows its numbers under the mouse.
+A panel is an inline SVG drawn by matplotlib. Its words stay text, and its colours are variables of the page's style
+sheet. The panel's title, legend and note are HTML around the SVG. A marker shows its numbers under the mouse.
 
 Tested by tests/report/test_page.py and tests/report/test_pictures.py.
 """
@@ -92,7 +93,7 @@ class RunFiles:
         return parse_json(read_text(path)) if path.exists() else None
 
     def arrays(self, name: str, wanted: Callable[[str], bool] = lambda key: True) -> dict[str, NDArray[Any]]:
-        """The wanted arrays of a safetensors file by name; empty if the file does not exist."""
+        """{key: array} for the wanted keys of a safetensors file; empty if the file does not exist."""
         if not (self.run.directory / name).exists():
             return {}
         from safetensors import safe_open
@@ -184,7 +185,7 @@ def view_of(directory: Path) -> tuple[RunFiles, list[Record], View]:
 
 
 def images_of(directory: Path, pattern: str = "*") -> list[dict[str, str]]:
-    """The SVG files of the run's folder `figures` whose names fit the pattern: name, address and alternative text."""
+    """The name, address and alternative text of each SVG file in the run's folder `figures` that fits the pattern."""
     found = []
     for path in sorted((directory / "figures").glob(f"{pattern}.svg")):
         address = f"data:image/svg+xml;base64,{base64.b64encode(path.read_bytes()).decode()}"
@@ -331,7 +332,7 @@ def picture_of(panel: Panel | HeatMap, number: int) -> dict[str, Any]:
 
 
 def inline(figure: Any, titles: dict[str, list[str]], salt: str) -> Markup:
-    """A figure as SVG, without the `svg` element around it. titles: {id of a line: the tooltips of its markers}."""
+    """The content of a figure's `svg` element. titles: {id of a line: the tooltips of its markers}."""
     import matplotlib
 
     drawn = io.BytesIO()
@@ -363,7 +364,10 @@ def inline(figure: Any, titles: dict[str, list[str]], salt: str) -> Markup:
 
 
 def tidy(key: str, value: str) -> str:
-    """An attribute's value with the page's colour variables and font, and coordinates rounded to two decimals."""
+    """The value of an SVG attribute, adapted to the page.
+
+    Colours become the page's variables, fonts are removed, and numbers are rounded to two decimals.
+    """
     if key == "style":
         value = re.sub(r"#[0-9a-f]{6}", lambda found: f"var(--{VARIABLES.get(found[0], 'ink')})", value)
         value = re.sub(r"font-family: [^;]*; ", "", value)
@@ -384,7 +388,7 @@ def titles_of(panel: Panel) -> dict[str, list[str]]:
 
 
 def legend_of(panel: Panel) -> list[tuple[Markup, str]]:
-    """(drawn sample, name) for each name of curves or marks; empty if there is only one name."""
+    """(drawn sample, name) for each distinct name among the curves and the marks; empty if there is only one name."""
     found: dict[str, Markup] = {}
     for place, curve in enumerate(panel.curves):
         if curve in panel.drawn:

@@ -157,9 +157,9 @@ def with_arguments(choice: str | None, node: dict[str, Any] | None) -> str:
 
 
 def code(text: str) -> str:
-    """Text as inline code of one line. It cannot end the code or a table's cell, nor become HTML.
+    """Text as inline code of one line. The text cannot end the code or a table's cell, and cannot become HTML.
 
-    Control characters are escaped as in Python. A backtick, a bar, < and > become HTML entities, because inside code
-    nothing else keeps a table whole. A page shows the entity, such as &lt;, instead of the character.
+    Control characters are escaped as in Python. A backtick, a bar, < and > become HTML entities, because no other
+    escape works for code inside a table. A page shows the entity, such as &lt;, instead of the character.
     """
     return f"`{escaped(text).translate(AS_IN_HTML) or ' '}`"

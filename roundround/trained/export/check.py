@@ -4,8 +4,8 @@ python -I check.py FOLDER QUESTION.safetensors ANSWER.safetensors trust|stock
 
 `trust` executes code of the folder; `stock` loads a class of transformers. The question file holds `tokens` [B, T],
 the numbers `rows` [R] of the rows whose logits are wanted, and a text. The answer file gets `logits` [B, R, V] and, as
-json, `facts`: the ids that the folder's tokenizer gives to the text, and the ids of its first token and of its token
-for the end of a document.
+json, `facts` from the folder's tokenizer: the ids of the text, the id of the token that begins a document, and the id
+of the token that ends a document.
 
 Tested by tests/trained/test_export_command.py.
 """
