@@ -94,11 +94,11 @@ class TrainedRun:
     """A training run: its directory, its manifest and its config.
 
     In the config, the arguments `pe`, `softmax` and `data` replace the run's own nodes. If the `theta` of the new `pe`
-    is null, it becomes the run's `pe.theta`. `pattern` replaces parts of the run's kinds of layers, or the run's whole
-    pattern if `whole_pattern` is true.
+    is null, it becomes the run's `pe.theta`. `pattern` replaces the run's whole pattern if `whole_pattern` is true;
+    otherwise each kind of layer keeps the parts that `pattern` does not set.
     A class from outside the package is named on standard error if its source differs from the run's copy.
-    Raises UserError if the run's verb is not train, if the run stopped before its model was built, if no layer reads
-    one of the new parts, or if the config names a class from outside the package and `trust` is false.
+    Raises UserError if the run's verb is not train, if the run stopped before its model was built, if the new `pe` or
+    `softmax` is not used by any layer, or if the config names a class from outside the package and `trust` is false.
     """
 
     def __init__(
@@ -183,9 +183,9 @@ class TrainedRun:
     def task(self) -> Task | None:
         """The task that the run learnt, or the task that `data` gives instead; None for text.
 
-        Raises UserError if `data` gives text to a run that learnt a task, a task to a run that learnt text, or a task
-        whose symbols are not those of the run's task. A run that learnt text supports a `TextTask`, which has no
-        symbols of its own.
+        Raises UserError if `data` does not fit the run. A run that learnt text needs text; a run that learnt a task
+        needs a task with the same symbols. A run with a tokenizer of text also accepts every `TextTask`, because
+        the examples of such a task are written in the run's tokens.
         """
         source = build(self.config.data, Source)  # type: ignore[type-abstract]
         if isinstance(source, TextTask) and self.manifest["config"]["tokenizer"] is not None:
@@ -219,7 +219,7 @@ class TrainedRun:
 
 
 def first_of(vocabulary: Vocabulary) -> int | None:
-    """The token put before a text that the model reads; None if documents were separate in the model's training."""
+    """The token with which every text for the model must begin; None if the model was trained on separate documents."""
     return None if vocabulary.documents_apart else vocabulary.first_token
 
 

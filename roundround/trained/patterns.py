@@ -96,7 +96,7 @@ def refuse_name(place: str, part: str, value: Any) -> None:
 
 
 def kind_of(name: str, kind: KindConfig, otherwise: Mapping[str, Callable[..., Any] | None]) -> LayerKind:
-    """A kind of layer; `otherwise` has the makers of the parts that the kind does not set."""
+    """A kind of layer. otherwise: {part: the function that makes the part if the kind does not set it}."""
     own = {part: getattr(kind, part) for part in FAMILIES}
     makers = {part: otherwise[part] if node is None else maker_of(part, node) for part, node in own.items()}
     for part in ("pe", "softmax"):
@@ -123,8 +123,8 @@ def unread_keys(
 ) -> list[str]:
     """The keys of a config that no layer reads.
 
-    There are two cases: a part that every kind of the pattern sets for itself, and the `theta` of a kind if the kind's
-    encoding has a different `theta`.
+    There are two cases: `pe` (or another part) is not read if every kind of layer in the pattern sets this part itself;
+    `pattern.KIND.theta` is not read if the encoding of this kind sets a different `theta`.
     typed: the keys of the command line. chosen: the option of `pattern=`. Raises UserError if the command line gives a
     key that no layer reads.
     """
@@ -150,7 +150,7 @@ def unread_keys(
 
 
 def replaced_in_pattern(own: DictConfig | None, given: DictConfig) -> DictConfig:
-    """The run's pattern `own`, in which the parts that `given` sets for a kind of layer replace the kind's own parts.
+    """A copy of the run's pattern `own`, in which `given` replaces parts of kinds of layers.
 
     Raises UserError if a part cannot be replaced after training, or if `given` names a kind that the run lacks.
     """
@@ -176,11 +176,11 @@ def replaced_in_pattern(own: DictConfig | None, given: DictConfig) -> DictConfig
 
 
 def why_unread(part: str, kinds: Mapping[str, KindConfig], pattern: str) -> str:
-    """The message that every kind of layer sets its own `pe=` (or another part), so none reads it; "" if one does."""
+    """The message for a part, such as `pe`, that no layer reads because every kind of layer sets it; otherwise ""."""
     if not kinds or any(getattr(kind, part) is None for kind in kinds.values()):
         return ""
     instead = " or ".join(f"{part}@pattern.{name}.{part}=..." for name in kinds)
-    return f"{part}= is read by no layer: every kind of {pattern} names its own; give {instead}"
+    return f"{part}= is read by no layer: every kind of layer in {pattern} sets this part itself; give {instead}"
 
 
 def layer_lines(decoder: Decoder) -> list[str]:

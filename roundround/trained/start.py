@@ -1,6 +1,6 @@
-"""Where a training run starts: from weights drawn by its seed, from weights of a checkpoint, or where it stopped.
+"""The start of a training run: random weights, the weights of a checkpoint, or the state in which the run stopped.
 
-`starting_point` decides this once, from the composed config, and returns a `Start` with the weights and the tokenizer.
+`starting_point` chooses one of these, from the composed config, and returns a `Start` with weights and tokenizer.
 
 Tested by tests/trained/test_initial.py and tests/training/test_train.py.
 """
@@ -57,7 +57,7 @@ MakeDecoder = Callable[..., Decoder]  # takes n_vocab, and shard_layer, which is
 
 
 class Weights:
-    """Weights that the seed draws; also the base class of weights from elsewhere, which override its methods.
+    """Random weights, drawn with the run's seed; also the base class of the classes for other weights.
 
     facts: the manifest's entries about the weights. message: the line about the weights for the terminal. sha256: the
     hash of the weights' files. n_rows: the number of rows of the embeddings; None if the config decides it. tokenizer:
@@ -132,10 +132,11 @@ class WeightsOfRun(Weights):
 
 
 def same_part(name: str, decoder: Decoder, before: Decoder) -> str | None:
-    """The name in the decoder `before` of a parameter of an encoding or normaliser, which `decoder` calls `name`.
+    """The name of the parameter in the decoder `before` that corresponds to the parameter `name` in `decoder`.
 
-    None if the two decoders have encodings or normalisers of different classes there. A new encoding for one kind of
-    layer can change the numbers of all encodings, so an encoding is found by a layer that uses it.
+    The parameter belongs to an encoding or a normaliser; None if the class of this part is different in `before`. A new
+    encoding for one kind of layer can change the numbers of all encodings. So the encodings that the same layer uses in
+    both decoders correspond to each other.
     """
     room, number, own = name.split(".", 2)
     if room != "encodings":
@@ -150,7 +151,7 @@ def same_part(name: str, decoder: Decoder, before: Decoder) -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """The decisions about a training run that are made before its data are read and are not in its typed config.
+    """What is decided about a training run before its data are read, apart from its typed config.
 
     choices: the option of each config group, as the run reports it. config: the config that the run records. weights:
     the weights that the run begins with. make_decoder: the function that builds the model of the config. task: the task
@@ -256,7 +257,7 @@ def weights_of_run(cfg: DictConfig, invocation: Invocation, choices: dict[str, A
 
 
 def decide_by_data(cfg: DictConfig, overrides: list[str], choices: dict[str, Any]) -> Task | None:
-    """Set what the data decide in the config: the tokenizer, and for a task the context.
+    """Set the keys of the config that depend on the data: `tokenizer`, and for a task `model.train_length`.
 
     Returns the task; None for text.
 

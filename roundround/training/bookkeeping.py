@@ -200,8 +200,8 @@ class Timed(Dataset[Any]):
 class Meter:
     """Measures how well the machine was used since the last call of `numbers`.
 
-    flops_per_step: the operations of the model in a step, over all devices. peak: the most FLOP/s of one device; None
-    if unknown.
+    flops_per_step: the model's floating-point operations in a step, summed over all devices. peak: the FLOP/s that one
+    device can reach at most; None if unknown.
     """
 
     def __init__(self, batches: Timed, *, flops_per_step: float, peak: float | None, n_devices: int = 1) -> None:
@@ -231,7 +231,7 @@ def training_flops(decoder: Decoder, *, length: int, scored: float = 1.0) -> flo
     3 * 2 * (M + scored * V * D + 2 * L * H * C * T), for M weights in the matrices of the layers, V * D weights in the
     output matrix, and L layers of H heads of C channels. T is the number of tokens to which a head attends: `length`,
     or the size of the layer's window or chunk if that is smaller. Chowdhery et al. 2022, arXiv:2204.02311, appendix B:
-    the backward pass counts as two forward passes, a causal mask halves nothing, and recomputation is not counted.
+    the backward pass counts as two forward passes; masked logits count like all others; recomputation does not count.
     Encodings and normalisers are left out.
 
     length: the number of tokens of a text in training. scored: the share of tokens that have a target.

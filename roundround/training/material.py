@@ -292,7 +292,10 @@ class TaskMaterial(Material):
         return AnswerScores(sums).values()
 
     def is_better(self, new: Measured, best: Measured) -> bool:
-        """Whether `new` has a finite loss, and more fully right examples than `best` or as many and a lower loss."""
+        """Whether `new` has more fully right examples than `best`, or the same number of them and a lower loss.
+
+        False if the loss of `new` is not finite.
+        """
         if not math.isfinite(new["nats_per_token"]):
             return False
         new_rank, best_rank = ((m.get("exact_match", -math.inf), -m["nats_per_token"]) for m in (new, best))
@@ -337,7 +340,7 @@ def unread_loss(examples: Sequence[Example]) -> float:
 
 
 def guessing_loss(task: Task, examples: Sequence[Example]) -> float:
-    """The loss of guessing by `Task.guessing_nats`, in nats per target; inf if the guesses are always right."""
+    """The loss of the guesser that `Task.guessing_nats` describes, in nats per target; inf if this loss is 0."""
     nats = sum(task.guessing_nats(example) for example in examples)
     return nats / sum(int(example.scored.sum()) for example in examples) or math.inf
 

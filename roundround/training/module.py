@@ -138,7 +138,7 @@ class LanguageModel(lightning.LightningModule):
             self.decoder = self.share(self.device_mesh["data_parallel"])
 
     def on_fit_start(self) -> None:
-        """Run the decoder once, so that it tries its kernels before the compiler, which cannot try them, traces it."""
+        """Run the decoder once before it is compiled, because it cannot try its kernels during compilation."""
         with uncompiled(self.decoder) as is_compiled, self.trainer.precision_plugin.forward_context():
             if is_compiled and self.device.type == "cuda":
                 n_tokens = min(256, self.decoder.longest() or 256)
@@ -225,7 +225,8 @@ def trains_as_softmax(decoder: Decoder) -> bool:
 def is_softmax_in_training(softmax: AttentionSoftmax, n_rows: int = 16) -> bool:
     """Whether a normaliser has no parameters and gives the same weights as the softmax in training.
 
-    It is tried on random rows of logits, from logits that are nearly equal to logits that differ strongly.
+    The normaliser is tried on random rows of logits. In some rows the logits are nearly equal; in others they differ
+    strongly.
     """
     narrows = softmax.window is not None and softmax.window < softmax.shape.train_length
     if narrows or any(True for _ in softmax.parameters()):

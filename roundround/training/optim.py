@@ -1,8 +1,8 @@
-"""Optimizers, whose settings are read before the model is built, and schedules of the learning rate.
+"""Optimizers and schedules of the learning rate. An optimizer's settings are read before the model is built.
 
-Here the rate is a function only of the step. Torch's `SequentialLR` of `LinearLR` and `CosineAnnealingLR` multiplies
-the last rate by a ratio. With it a resumed run would have to compute all earlier rates, and in a test only 60 of 600
-rates would be bit-equal to the rates here.
+The learning rate depends only on the step. In torch's `SequentialLR` of `LinearLR` and `CosineAnnealingLR`, each rate
+is the last rate times a ratio. So a resumed run would have to compute all earlier rates again. In a test, only 60
+of the 600 rates computed in that way were bit-equal to the rates here.
 
 Tested by tests/training/test_recipe.py and tests/training/test_muon.py.
 """

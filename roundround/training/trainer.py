@@ -1,4 +1,4 @@
-"""Lightning's Trainer: the arguments that a run accepts, how the Trainer is made, its processes, its messages.
+"""Checks the arguments of Lightning's Trainer, makes the Trainer, and handles its processes and its messages.
 
 Only this module uses private parts of Lightning: `_data_parallel_size` and `_launch_process_observer`.
 Tested by tests/training/test_trainer.py.
@@ -115,7 +115,7 @@ def device_of(trainer: Mapping[str, Any]) -> torch.device:
 
 
 def memories(trainer: Mapping[str, Any]) -> int:
-    """The number of separate memories that the processes use: one for each GPU, or without GPUs for each machine."""
+    """The number of separate memories that the processes use: one for each GPU; without GPUs, one for each machine."""
     n_nodes, devices = int(trainer.get("num_nodes", 1)), trainer["devices"]
     launched = launched_from_outside()
     if launched is not None:
@@ -176,7 +176,7 @@ def who_starts_processes() -> dict[str, Any]:
 
     Processes of srun get the environment variables of torchrun. Lightning's own class for Slurm is not used: it refuses
     `srun -n2`, which does not set the number of tasks on a machine, and it requeues Slurm jobs by itself. Raises
-    UserError in an sbatch script for several tasks without srun, because only one process would start.
+    UserError if an sbatch script for several tasks does not use srun, because only one process would start.
     """
     launched = launched_from_outside()
     if launched is not None:

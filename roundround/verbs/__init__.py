@@ -1,7 +1,7 @@
 """The verbs of the command line. Each is a folder or a single file.
 
-In a folder, `__init__.py` has the entry, which describes the verb (a `Verb`), and the verb's config; `run.py` has the
-function. The entries import only the standard library and `config/verb.py`, so every package can import them.
+In a folder, `__init__.py` has the verb's entry (a `Verb`) and the verb's config; `run.py` has the function that runs
+the verb. The entries import only the standard library and `config/verb.py`, so every package can import them.
 
 Tested by tests/config/test_verbs.py.
 """
@@ -17,7 +17,7 @@ from roundround.config.verb import Verb
 def verb_named(name: str) -> Verb:
     """The verb with this name or alias.
 
-    For an unknown name, as in a run of another version, it is a verb that has nothing but the name.
+    If no verb has this name, returns a `Verb` with only the name. A run of another version can have such a verb.
     """
     unknown = Verb(name=name, run="", order=0, help="", title=name.replace("-", " ").capitalize())
     return next((verb for verb in VERBS if name in (verb.name, *verb.aliases)), unknown)

@@ -33,7 +33,7 @@ VERB = Verb(
 
 
 def runs(names: list[str], values: dict[str, str]) -> None:
-    """Print those runs that pass every filter, among the named runs or, if none is named, all runs under `outputs`."""
+    """Print the runs that pass every filter. If no run is named, all runs under `outputs` are considered."""
     from roundround.analysis.past_run import Filters, directories_of_all, runs_in
     from roundround.report.lab_book import as_record, show_runs
     from roundround.support.console import print_result, print_status

@@ -151,7 +151,7 @@ WRONG = [
         "order= and last= contain ['globl']; they must contain only these kinds: local, global",
     ),
     ("pattern=gemma3", "none of the n_layers=4 layers is of the kind global; order= has 6 layers"),
-    ("pattern=gemma4 pe=nope", "pe= is read by no layer: every kind of pattern=gemma4 names its own; give pe@pattern"),
+    ("pattern=gemma4 pe=nope", "pe= is read by no layer: every kind of layer in pattern=gemma4 sets this part"),
     ("pattern=gemma4 pattern.local.pe=rope", "pe=rope is the name of an option; give pe@pattern.local.pe=rope"),
     ("pattern=gemma4 pattern.local=3", "pattern.local must give a kind of layer by its parts"),
 ]
@@ -261,7 +261,7 @@ def test_what_variants_learned_goes_to_the_same_layer_and_the_same_class() -> No
 UNREPLACED = [  # by what an evaluation of a run with a pattern is asked for
     (
         "pe=yarn pe.factor=4",
-        "pe= is read by no layer: every kind of the run's pattern names its own; give pe@",
+        "pe= is read by no layer: every kind of layer in the run's pattern sets this part itself; give pe@",
     ),
     ("pattern.local.windw=3", "pattern.local.windw is no part of a kind of layer; only pe, softmax, window,"),
     ("pattern.local.window=0", "local: window=0 must be at least 1"),

@@ -49,9 +49,9 @@ class ModelToExport:
     """A decoder, the arguments that it and its layers were built with, and its tokenizer.
 
     sizes: the arguments of the decoder. kinds: the kinds of layers, each with its name, its sizes, and the classes and
-    arguments of its parts. classes: {name: class} for the classes of the parts. first_token: the id of the token with
-    which a text begins; a model of text begins with the token that ends documents. end_of_document: the id of the token
-    that ends a document. separate_documents: True if documents did not see each other in training.
+    arguments of its parts. classes: {name: class} for the classes of the parts. first_token: the id of the token at the
+    start of every text; for a model of text, the same as `end_of_document`. end_of_document: the id of the token that
+    ends a document. separate_documents: True if no token attended to another document in training.
     """
 
     decoder: Decoder
@@ -82,7 +82,7 @@ def exported_kinds(
 
 
 def model_to_export(trained: TrainedRun, decoder: Decoder) -> ModelToExport:
-    """The run's decoder, with a checkpoint's weights, and all that is needed to build it elsewhere."""
+    """The run's tokenizer, the decoder with a checkpoint's weights, and the arguments that build the same decoder."""
     vocabulary, own = trained.vocabulary(), trained.config
     of_text_task = isinstance(trained.task(), TextTask)
     kinds, classes = exported_kinds(**parts_of(own))
@@ -122,7 +122,7 @@ def check_free(destination: Path) -> None:
 
 
 def write_folder(trained: ModelToExport, folder: Path, card: Card) -> None:
-    """Write all files of an exported model. Raises UserError if a source file that it needs cannot be found."""
+    """Write all files of an exported model. Raises UserError if a source file of the model cannot be found."""
     config = stock_config(trained.decoder, trained.sizes)
     stock = None if config is None else str(config.architectures[0])
     if config is not None:
@@ -147,7 +147,7 @@ def write_folder(trained: ModelToExport, folder: Path, card: Card) -> None:
 
 
 def own_tokenizer(trained: ModelToExport) -> PreTrainedTokenizerFast:
-    """The tokenizer as the run used it: it adds no token by itself, and reads no special token out of a text."""
+    """The tokenizer as the run used it: it adds no token, and it reads the name of a special token as ordinary text."""
     bare = json.loads(trained.tokenizer.to_str()) | {"post_processor": None}
     first, end = map(trained.tokenizer.id_to_token, (trained.first_token, trained.end_of_document))
     return PreTrainedTokenizerFast(
@@ -161,7 +161,7 @@ def own_tokenizer(trained: ModelToExport) -> PreTrainedTokenizerFast:
 
 
 def own_config(trained: ModelToExport) -> RoundroundConfig:
-    """The configuration for the folder's own code."""
+    """The configuration for `modeling_roundround.py`, the model's code in the folder."""
     shape, names = trained.decoder.encoding.shape, [kind["name"] for kind in trained.kinds]
     classes = {"AutoConfig": RoundroundConfig, "AutoModelForCausalLM": RoundroundForCausalLM}
     return RoundroundConfig(
@@ -236,7 +236,10 @@ def agreement(trained: ModelToExport, folder: Path, tokens_BT: Tensor) -> Agreem
 
 
 def answer_of(folder: Path, tokens_BT: Tensor, rows: Tensor, text: str, *, code: str) -> tuple[dict[str, Any], Tensor]:
-    """Run `check.py` on the folder in its own process; return facts and logits. Raises NotTheSame if that fails."""
+    """Run `check.py` on the folder in a separate process; returns its `facts` about the tokenizer, and the logits.
+
+    Raises NotTheSame if the process fails.
+    """
     with tempfile.TemporaryDirectory() as name:
         question, answer = Path(name, "question.safetensors"), Path(name, "answer.safetensors")
         save_file({"tokens": tokens_BT.contiguous(), "rows": rows}, question, metadata={"text": text})

@@ -1,9 +1,9 @@
 """The decoder behind the interface of Hugging Face's causal language models.
 
-An export copies this file and the source files that it imports into one folder that needs no roundround. In the copy,
-the dict PARTS holds the classes of which the run's layers are made. Parameters have the names that they have in
-Hugging Face's `LlamaForCausalLM`. The names of an encoding's parameters begin with `model.encodings`, the names of a
-normaliser's parameters with `model.layers.N.self_attn.softmax`.
+An export copies this file, and the source files that it imports, to a folder. The model in the folder works without
+roundround. In the copy, the dict PARTS holds the classes of the layers' parts. Parameters have the names that they have
+in Hugging Face's `LlamaForCausalLM`. The names of an encoding's parameters begin with `model.encodings`; the names of
+the parameters of layer N's normaliser begin with `model.layers.N.self_attn.softmax`.
 
 It uses three names of transformers outside the public interface: `CacheLayerMixin`, the cache's
 `layer_class_to_replicate` and `_tied_weights_keys` (tests/hf/test_private_transformers.py).
@@ -33,7 +33,7 @@ PARTS: dict[str, type] = {}  # the classes of which layers are made, by name
 
 
 class RoundroundConfig(PreTrainedConfig):  # type: ignore[misc]  # transformers is not followed
-    """The sizes under Llama's names for them, the arguments of `Decoder`, and the kinds of the decoder's layers."""
+    """The decoder's sizes under the names that Llama uses, the arguments of `Decoder`, and the kinds of layers."""
 
     model_type = "roundround"
 
@@ -50,9 +50,10 @@ class RoundroundConfig(PreTrainedConfig):  # type: ignore[misc]  # transformers 
 
 
 class KeptLayer(CacheLayerMixin):  # type: ignore[misc]
-    """A layer of the decoder's own cache inside a dynamic cache of transformers.
+    """One layer of the decoder's cache, in the form that a dynamic cache of transformers accepts.
 
-    In layer 0, the methods that clear or reorder the cache act on all layers. In other layers they do nothing.
+    In layer 0, the methods that clear or reorder the cache change all layers of the decoder's cache. In the other
+    layers, these methods do nothing.
     """
 
     is_sliding = False
@@ -145,10 +146,10 @@ class RoundroundForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[m
     ) -> CausalLMOutputWithPast:
         """Returns logits [B, T, V], and the mean loss of the next tokens in nats if `labels` [B, T] are given.
 
-        Labels of -100 are not scored. `attention_mask` [B, T] is 0 for padding; with a cache it may also cover the
-        tokens in the cache. `logits_to_keep` is the number of last rows to return, or a tensor of row numbers.
-        `use_cache` makes a cache if `past_key_values` is None. Raises ValueError for options that the decoder does not
-        support.
+        Labels of -100 are not scored. `attention_mask` [B, T] is 0 for padding; if the mask also covers the tokens in a
+        cache, only its last T columns are read. `logits_to_keep` is the number of last rows to return, or a tensor of
+        row numbers. `use_cache` makes a cache if `past_key_values` is None. Raises ValueError for options that the
+        decoder does not support.
         """
         for name in ("output_hidden_states", "output_attentions", "inputs_embeds"):
             if options.get(name, False) is not False and options[name] is not None:
@@ -169,7 +170,7 @@ class RoundroundForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[m
         return CausalLMOutputWithPast(loss=loss, logits=logits_BTV, past_key_values=past_key_values)
 
     def own_cache(self, given: DynamicCache, length: int | None = None) -> Cache:
-        """The decoder's cache inside the dynamic cache `given`. If `given` is empty, a new decoder cache is put in.
+        """The decoder's cache inside the dynamic cache `given`. If `given` is empty, it gets a new decoder cache.
 
         length: the number of tokens of the whole text, if known. Raises ValueError if `given` is a cache of another
         kind, or belongs to another model.

@@ -26,12 +26,11 @@ NO_PARTS = "PARTS: dict[str, type] = {}"  # as it stands in modeling.py
 
 
 def source_files(main: str, classes: Mapping[str, type], *, main_file: str) -> dict[str, str]:
-    """{file name: source text} of the module `main`, as `main_file`.py, and of all modules that are needed with it.
+    """{file name: source text} of the module `main`, the classes' modules, and all modules that these import.
 
-    These are the modules that `main` and the classes import, directly or not.
-
-    In the exported `main`, the dict PARTS holds the classes. Raises UserError if a source file cannot be found, or if
-    a needed module of roundround is outside the packages in PORTABLE.
+    Indirect imports count too. The file of `main` is `main_file`.py, and its dict PARTS holds the classes. Raises
+    UserError if a source file cannot be found, or if one of the modules belongs to roundround but not to a package in
+    PORTABLE.
     """
     sources = Sources({PACKAGE: ROOT} | {of.__module__.partition(".")[0]: root_of(of) for of in classes.values()})
     imports = "".join(f"from {of.__module__} import {name}\n" for name, of in classes.items())
@@ -68,9 +67,10 @@ class Sources:
         return self.texts.setdefault(name, path.read_bytes().decode("utf-8-sig"))
 
     def own_imports(self, name: str) -> Iterator[tuple[ast.ImportFrom, str, list[ast.alias], list[ast.alias]]]:
-        """The statements `from origin import ...` of a module that import from roundround or from a user's modules.
+        """The statements `from origin import ...` in a module that import from roundround or from a user's modules.
 
-        Each gives (syntax node, origin, imported names that are no modules, imported names of modules).
+        Yields a tuple for each statement: (syntax node, origin, the imported functions, classes and constants, the
+        imported modules).
         """
         path = self.path_of(name)
         assert path is not None

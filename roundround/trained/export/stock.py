@@ -1,4 +1,4 @@
-"""Export to a class of transformers that computes exactly the same as a decoder: its configuration and its weights.
+"""The configuration and the weights with which a class of transformers computes exactly the same as a decoder.
 
 The classes are Llama, SmolLM3 (if some layers have no positions), and three with normalised queries and keys: Qwen 3,
 OLMo 3 (norms after attention and MLP) and Gemma 3 (norms before and after). The frequencies of RoPE in roundround equal
@@ -98,8 +98,8 @@ def fitting_config(decoder: Decoder, sizes: Mapping[str, Any]) -> PreTrainedConf
 def refuse(of: str | None, *parts: tuple[bool, str]) -> None:
     """Raises NoStockClass if the decoder has one of the given parts; the error names the first.
 
-    of: the name of the class that lacks the parts; None if all classes lack them. parts: a pair for each part: True if
-    the decoder has the part, and the part's name.
+    of: the name of the class that lacks the parts; None if all classes lack them. parts: for each part, a pair
+    (whether the decoder has the part, the part's name).
     """
     for has, part in parts:
         if has:
@@ -181,7 +181,7 @@ def layers_of(family: Family, ropes: Sequence[Rope], windows: Sequence[int | Non
 
 
 def rope_of(decoder: Decoder, layer: int) -> Rope:
-    """Llama's `rope_parameters` for a layer. Raises NoStockClass if they cannot express its encoding."""
+    """Llama's `rope_parameters` for a layer. Raises NoStockClass if they cannot express the layer's encoding."""
     encoding = decoder.all_encodings[decoder.encoding_of_layer[layer]]
     match encoding:
         case NoPE() if encoding.shape.head_dim % 2 == 0:
@@ -195,7 +195,7 @@ def rope_of(decoder: Decoder, layer: int) -> Rope:
             return {"rope_type": "proportional", "partial_rotary_factor": encoding.p, "rope_theta": encoding.theta}
         case PRoPEReversed() | PartialRoPE() if encoding.n_kept == encoding.shape.head_dim // 2:  # p = 1
             return {"rope_type": "default", "rope_theta": encoding.theta}
-    raise NoStockClass(f"no class has {type(encoding).__name__} with these numbers as its positional encoding")
+    raise NoStockClass(f"no class has {type(encoding).__name__} with these arguments as its positional encoding")
 
 
 def stock_weights(decoder: Decoder, config: PreTrainedConfig) -> dict[str, Tensor]:

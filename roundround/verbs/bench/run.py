@@ -116,7 +116,7 @@ def all_values(the_set: StandardSet, config: BenchConfig, config_dir: str | None
 
 
 def files_of(variant: Variant, config_dir: str | None) -> dict[str, str]:
-    """The yamls and modules of the user's own folder that define a variant, with their hashes."""
+    """{file name: hash} of the yaml files and modules in the user's folder that define a variant."""
     if config_dir is None:
         return {}
     folder, found = Path(config_dir).resolve(), dict[str, str]()
@@ -217,7 +217,7 @@ class SetRunner:
         return found
 
     def measured(self, part: Part, trained: Mapping[str, Path], remarks: list[str]) -> Mapping[str, float]:
-        """The numbers of a measurement of another part's model. Appends to `remarks` what the reader must know."""
+        """Measure another part's model; returns the numbers. Appends lines that explain numbers to `remarks`."""
         if part.model_of not in trained:
             raise UserError(f"the part {part.model_of} made no model")
         from roundround.asking import bench_measures  # imports torch and transformers

@@ -127,7 +127,7 @@ def slowest(report: LayerReport) -> float:
 def records(reports: Sequence[LayerReport], unread: Sequence[str]) -> list[dict[str, Any]]:
     """A record for each layer with its numbers and differences.
 
-    Before these comes a record of the config keys that roundround does not read, if there are any.
+    If the config has keys that roundround does not read, the first record lists these keys.
     """
     keys = [{"metric": "unread_keys", "value": len(unread), "keys": ", ".join(unread)}] if unread else []
     return keys + [
@@ -161,7 +161,7 @@ def records(reports: Sequence[LayerReport], unread: Sequence[str]) -> list[dict[
 
 
 def show(reports: Sequence[LayerReport], unread: Sequence[str], name: str, where: str) -> None:
-    """Print a column for each group of equal layers, and the differences.
+    """Print a table with a column for each group of equal layers; then the layers' differences from the config.
 
     where: the name of the file that declares the layers, such as config.json.
     """

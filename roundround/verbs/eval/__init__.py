@@ -38,7 +38,7 @@ HARNESS = "lm_eval:"
 
 @dataclass(kw_only=True, repr=False, eq=False)
 class EvalConfig:
-    """The config of `roundround eval`. pe, softmax, pattern, data: None for the run's own."""
+    """The config of `roundround eval`. pe, softmax, pattern, data: None keeps the run's parts and data."""
 
     run: str = key(WHERE)
     checkpoint: str

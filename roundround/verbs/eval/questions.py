@@ -123,7 +123,7 @@ class AskedModel:
         return found
 
     def known(self) -> dict[str, Any]:
-        """Fields of the manifest that every model has."""
+        """The fields that the manifest has for every model."""
         run = None if self.trained is None else str(self.trained.directory)
         return {"choices": self.choices, "device": describe_device(self.device), "seed": self.seed, "run": run}
 
@@ -298,11 +298,11 @@ def evaluate_task(cfg: DictConfig, config: EvalConfig, invocation: Invocation, t
 
 
 def quarter_turns(task: Task, subject: AskedModel, lengths: Sequence[int], common: Mapping[str, Any]) -> list[Record]:
-    """For a task whose parts are distances: the distance at which the slowest pair has turned by pi / 2, as records.
+    """Records of the distance in tokens at which the slowest pair of channels has turned by pi / 2.
 
-    Each length gets a record with this same distance. Semantic attention that uses this pair works up to about this
-    distance: Barbero et al. 2024, arXiv:2410.06205, Theorem 6.1. There are no records for other tasks, or if some pair
-    does not rotate.
+    Each length gets a record, and all records have the same value. Semantic attention that uses this pair works up to
+    about this distance: Barbero et al. 2024, arXiv:2410.06205, Theorem 6.1. Returns [] if some pair does not rotate, or
+    if the task does not have one part for each distance.
     """
     facts = subject.decoder.facts() if task.part() == "distance" and subject.decoder is not None else {}
     wavelength = facts.get("slowest_wavelength")
@@ -327,11 +327,11 @@ def answering(config: EvalConfig, subject: AskedModel) -> Callable[[Task, list[t
 def measure_task(
     config: EvalConfig, task: Task, subject: AskedModel, contexts: Mapping[int, int], peers: Peers
 ) -> tuple[dict[int, dict[str, AnswerScores]], dict[int, Dispersion], int]:
-    """Returns scores by length and part of the task, dispersions by length, and the number of shared examples.
+    """Returns ({length: {part of the task: scores}}, {length: dispersion}, the number of shared examples).
 
     A task without parts has one part, named "". Dispersions are empty unless the config asks for them. An example is
-    shared if it possibly occurs in training too. Each process draws all examples and scores a share of them. contexts:
-    {length: the number of tokens of the longest example of this length}.
+    shared if training can contain the same example. Each process draws all examples and scores a part of them.
+    contexts: {length: the number of tokens of the longest example of this length}.
     """
     by_part: dict[int, dict[str, AnswerScores]] = {}
     dispersions, n_shared, answer = {}, 0, answering(config, subject)

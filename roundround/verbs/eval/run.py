@@ -37,7 +37,10 @@ from roundround.verbs.eval.questions import (
 
 
 def evaluate(cfg: DictConfig, invocation: Invocation) -> None:
-    """Measure the model of a run or a pretrained model. `pe`, `softmax` and `data` replace the model's own."""
+    """Measure the model of a run, or a pretrained model.
+
+    If the config gives `pe`, `softmax` or `data`, they replace the model's parts and data.
+    """
     given = invocation.given | ({} if cfg.tasks else give_default_data(cfg, otherwise="pydoc"))
     config = checked(EvalConfig, cfg)
     pairs = pairs_asked_for(config, invocation)
@@ -119,7 +122,7 @@ def task_of(config: EvalConfig, subject: AskedModel) -> Task | None:
 
 
 def text_of(config: EvalConfig, invocation: Invocation, subject: AskedModel) -> tuple[TokenData, bool]:
-    """The held-out text, and True if its documents do not see each other."""
+    """The held-out text, and whether tokens attend only to tokens of their own document."""
     trained, decoder = subject.trained, subject.decoder
     if trained is None or decoder is None:
         assert config.data is not None, "a pretrained model is given one"

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True, repr=False, eq=False)
 class GenerateConfig:
-    """The config of `roundround generate`. model: None for a run. pe, softmax: None for the model's own."""
+    """The config of `roundround generate`. model: None if a run is given. pe, softmax: None keeps the model's part."""
 
     checkpoint: str
     prompt: str = key(MEASURED)

@@ -59,7 +59,7 @@ def generate(cfg: DictConfig, invocation: Invocation) -> None:
 class Session:
     """The texts of a run so far, and the time that they took.
 
-    texts: the tokens of each text, beginning with those of the prompt.
+    texts: the tokens of each text, including the prompt.
     """
 
     def __init__(self, run: Run, config: GenerateConfig, writer: Writer, prompt: list[int]) -> None:

@@ -386,7 +386,7 @@ def draw(
     points: torch.Tensor | None,
     directory: Path,
 ) -> None:
-    """Draw every figure of the run; save the heat maps (first seed, plain and adaptive) as arrays [sets, items] too."""
+    """Draw every figure of the run. Also save the heat maps, which show the first seed, as arrays [sets, items]."""
     shown = {name: softmaxes[name] for name in (report.BASELINE, report.ADAPTIVE) if name in softmaxes}
     seed, model = next(iter(models.items()))
     arrays = {}

@@ -58,7 +58,7 @@ def prepare(cfg: DictConfig, invocation: Invocation) -> None:
 
 
 def corpus_of(config: PrepareConfig) -> Corpus:
-    """The corpus. Raises UserError if it is prepared already, or for an option that only training reads."""
+    """The corpus. Raises UserError if it is prepared already, or if `data.separate_documents` is set."""
     source = build(config.data, Corpus)  # type: ignore[type-abstract]
     if isinstance(source, Prepared):
         raise UserError(

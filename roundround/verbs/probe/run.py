@@ -51,7 +51,7 @@ from roundround.verbs.probe import ProbeConfig
 def probe(cfg: DictConfig, invocation: Invocation) -> None:
     """Probe a model on texts (`texts`, `data` or the run's own held-out text), and in detail on one prompt.
 
-    With `ablate` or `prompt=maximum` it makes that measurement instead.
+    If the config gives `ablate` or `prompt=maximum`, the function `ablate` or `probe_maximum` is called instead.
     """
     choices = subject_choices(cfg, invocation, with_data=True)
     config = checked(ProbeConfig, cfg)
@@ -85,7 +85,7 @@ def probe(cfg: DictConfig, invocation: Invocation) -> None:
 def probe_texts(
     run: Run, config: ProbeConfig, probed: ProbedModel, trained: TrainedRun | None, texts: list[list[int]]
 ) -> None:
-    """Measure norms of queries and keys, entropies and attention rows on the texts, and on one prompt for each token.
+    """Measure norms of queries and keys, entropies and attention rows on the texts; record a prompt token by token.
 
     Writes and draws these measurements.
     """

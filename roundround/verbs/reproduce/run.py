@@ -136,7 +136,7 @@ def subject_of(figure: Figure, cfg: DictConfig, invocation: Invocation) -> Subje
 
 
 def given(invocation: Invocation, group: str) -> tuple[str, ...]:
-    """The overrides of a group on the command line: its option and the option's keys."""
+    """The words of the command line that choose the option of a config group or set a key of the option."""
     keys = {word: word.partition("=")[0].lstrip("+~").partition(".")[0] for word in invocation.overrides}
     return tuple(word for word, key in keys.items() if key == group)
 

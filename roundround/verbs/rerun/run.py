@@ -94,8 +94,9 @@ def rerun(cfg: DictConfig, invocation: Invocation) -> None:
 def changes_of_config(
     before: PastRun, overrides: Sequence[str], config_dir: str | None, config: RerunConfig
 ) -> list[str]:
-    """The config keys whose composed values have changed since the run, as far as this is known before its repetition.
+    """The config keys whose composed values have changed since the run.
 
+    Changes that show only while the run is repeated are not included.
     Raises UserError for a foreign class that is not trusted, or if the text or task is not the one that the run read.
     """
     if config_dir is not None:
@@ -156,7 +157,7 @@ def conclude(run: Run, before: PastRun, again: PastRun, rtol: float, known: Sequ
 
 
 def records(pairs: Sequence[Repeated], counts: dict[str, int], largest: float) -> list[dict[str, Any]]:
-    """Records of the totals, then a record for each compared number; its value is the relative difference."""
+    """Records of the totals, then a record for each compared number with the number's relative difference."""
     total: list[dict[str, Any]] = [{"metric": f"n_{verdict}", "value": n} for verdict, n in counts.items()]
     total.append({"metric": "largest_relative_difference", "value": largest})
     for pair in pairs:
