@@ -265,7 +265,7 @@ def test_what_cannot_be_evaluated_is_refused(stories: tuple[Any, Any], options: 
 
 
 def test_what_cannot_be_probed_is_refused(stories: tuple[Any, Any]) -> None:
-    with pytest.raises(UserError, match=r"rr\.probe takes a list of them"):
+    with pytest.raises(UserError, match=r"rr\.probe takes a list of texts"):
         rr.probe(*stories, TEXT)
     with pytest.raises(UserError, match="at least one text, and two tokens"):
         rr.probe(*stories, [])

@@ -140,7 +140,7 @@ def test_a_run_without_rope_is_refused(roundround: Callable[..., Done], train: C
     assert train("pe=alibi").code == 0
     done = roundround("probe", "run=last", "logger=none")
     assert done.code == 2
-    assert "has no RoPE (ALiBi)" in done.err
+    assert "encodes positions with ALiBi" in done.err
 
 
 # -- bad input: one line, exit code 2

@@ -211,5 +211,5 @@ def test_what_a_cache_cannot_do_is_refused() -> None:
     kind = LayerKind(make_encoding=Summed, make_softmax=Softmax)
     sizes = {"tied_embeddings": True, "geglu": False, "scaled_embeddings": False, "norm_eps": 1e-5, "head_dim": None}
     summed = Decoder(n_vocab=N_VOCAB, kinds=[kind], **(SMALL | sizes))
-    with pytest.raises(ValueError, match="Summed reads the input of a layer"):
+    with pytest.raises(ValueError, match="Summed cannot be used with a cache"):
         summed.empty_cache()
