@@ -190,7 +190,10 @@ def test_wandb_itself_finds_the_files_that_are_to_be_uploaded_later(sweep: Path)
     ("words", "parts"),
     [
         (["train", *FAST, "logger=wandb", "logger.log_checkpoint=newest"], ["newest must be false, best or last"]),
-        (["theory", "rope.lemma_a_3", "logger=wandb", "logger.log_checkpoint=last"], ["log_checkpoint", "writes no checkpoints"]),
+        (
+            ["theory", "rope.lemma_a_3", "logger=wandb", "logger.log_checkpoint=last"],
+            ["log_checkpoint", "writes no checkpoints"],
+        ),
     ],
 )
 def test_a_checkpoint_that_the_run_will_not_have_is_refused(here: Path, words: list[str], parts: list[str]) -> None:
