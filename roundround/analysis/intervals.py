@@ -87,9 +87,9 @@ def paired_p(values: Array, baseline: Array) -> tuple[Array, NDArray[np.bool_]]:
 def holm(p: Sequence[float]) -> list[float]:
     """Holm's correction of a family of p-values, in the order given. NaN marks an impossible test and stays NaN.
 
-    The k-th smallest of the m p-values is multiplied by m - k + 1 and limited to 1. If the next smaller p-value has a
-    larger corrected value, that value is used instead. m counts NaN too: it is the number of planned comparisons. Holm
-    1979, Scandinavian Journal of Statistics 6:65.
+    The k-th smallest of the m p-values is multiplied by m - k + 1 and limited to 1. The running maximum, from the
+    smallest p-value up, is the corrected value. m counts NaN too: it is the number of planned comparisons. Holm 1979,
+    Scandinavian Journal of Statistics 6:65.
     """
     values = np.asarray(p, dtype=np.float64)
     order = np.argsort(values, kind="stable")  # NaN is last

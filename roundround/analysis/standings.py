@@ -122,8 +122,7 @@ class StandardSet:
 
     parts: the parts in order. train: the command-line words that all trainings share. more: the command-line words that
     this size adds to all trainings. rate: the learning rate. hash: the hash of everything in the set that can change a
-    number. is_standard: True if the package has standings that were made with this version of the set, at its default
-    size.
+    number. is_standard: True if this is the default size, and the package has standings of this version of the set.
     """
 
     name: str

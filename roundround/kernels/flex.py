@@ -2,10 +2,11 @@
 
 Attention whose weights are f(s_j), without division by their sum, is computed from a softmax:
 sum_j f(s_j) v_j = exp(lse) out, where out is the output of softmax attention with the logits log f(s_j), and lse is the
-log-sum-exp of these logits. In this module log-sum-exps pass gradients. Windows, chunks and padding become a
+log-sum-exp of these logits. Gradients flow through the log-sum-exp too. Windows, chunks and padding become a
 `BlockMask`.
 
-On a CPU only the tests use FlexAttention: uncompiled it makes the matrix of logits, and compiled it has no gradient.
+On a CPU, FlexAttention is used only by the tests: uncompiled it makes the matrix of logits, and compiled it has no
+gradient.
 Shapes: B batch, Q queries, K keys, H heads, G key heads, C head channels.
 
 Tested by tests/kernels/test_flex.py.

@@ -173,8 +173,8 @@ def gradients(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of q, k and v, given the output and the log-sum-exp, lse; the weights are p_j = exp(e_j - lse).
 
-    The kernels compute de_j = p_j (grad . v_j - grad . out) for each key separately. So the keys of a call can be a
-    part of the keys that the row sees.
+    The kernels compute de_j = p_j (grad . v_j - grad . out) for each key separately. So a call may have only some of
+    the keys that a query sees, if the output and lse are those over all of these keys.
     """
     tensors = (grad_BHQC, out_BHQC, q_BHQC, k_BGKC, v_BGKC)
     grad_BHQC, out_BHQC, q_BHQC, k_BGKC, v_BGKC = (in_rows(x) for x in tensors)

@@ -20,8 +20,8 @@ class FinalVariants:
             if "__final__" in vars(final):
                 bases = [base.__name__ for base in final.__mro__[1:] if FinalVariants in base.__mro__[1:]]
                 raise TypeError(
-                    f"{cls.__name__} derives from {final.__name__}, which is final, because a subclass would be "
-                    f"mistaken for it; derive from {' or '.join(bases)} instead, give the class a {final.__name__} as "
+                    f"{cls.__name__} cannot derive from {final.__name__}, because it would be mistaken for that "
+                    f"class; derive from {' or '.join(bases)} instead, give the class a {final.__name__} as "
                     "an attribute, and call that"
                 )
 

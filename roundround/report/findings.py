@@ -43,10 +43,10 @@ def findings(telling: Mapping[str, Sequence[Record]]) -> list[str]:
 def sentence(title: str, baseline: str, rows: Sequence[Record], compared: Sequence[Record]) -> str:
     """`eval: perplexity against pe=rope at length=512, 3 seeds: worse: pe=nope +15 (+3 to +27, p 0.033).`
 
-    A place is the set of fields, such as the length, that say where a number was measured. The sentence is about the
-    last place that has the fewest fields, for example `length=512` and not `length=512 depth=0.5`. The sentence also
-    names other places where a verdict differs. compared: the rows of all baselines; Holm's correction covers all of
-    these rows that have the same place.
+    A place is the set of fields, such as the length, that say where a number was measured. The sentence is about one
+    place: among the places with the fewest fields (`length=512` rather than `length=512 depth=0.5`), the last. It also
+    names the other places where a verdict differs from the verdict at this place. compared: the rows of all baselines;
+    Holm's correction covers all of these rows that have the same place.
     """
     least = min(len(place_of(row)) for row in rows)
     where = [place for place in map(place_of, rows) if len(place) == least][-1]

@@ -68,8 +68,9 @@ def shares(seen: Probe) -> dict[str, float]:
 def records(seen: Probe) -> list[dict[str, Any]]:
     """Records of each layer and of each head.
 
-    The records of a layer are its shares of squared norm and its strongest pairs. The records of a head are its label,
-    its share of weight at each place, its entropy, its largest weight and its logit spread.
+    The records of a layer are the share of the slowest quarter of pairs in the squared norm of queries and of keys, and
+    the strongest pair. The records of a head are its label, the share of its weight on each kind of key (the first token, the row's own,
+    the one before, ...), its entropy, its largest weight and its logit spread.
     """
     found: list[dict[str, Any]] = []
     for kind in KINDS:

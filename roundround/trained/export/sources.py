@@ -97,9 +97,9 @@ class Sources:
         return sorted(needed)
 
     def with_flat_imports(self, name: str, files: Mapping[str, str]) -> str:
-        """The module's text, with import lines that name the flat files.
+        """The module's text for an export, where all files lie in one folder: its imports name those files.
 
-        In a module of roundround, a new first line says where the module comes from.
+        If the module is one of roundround's, a first line is added that says where it comes from.
         """
         lines = self.text(name).encode().splitlines(keepends=True)
         for node, origin, names, modules in sorted(self.own_imports(name), key=lambda item: -item[0].lineno):
