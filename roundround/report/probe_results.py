@@ -69,8 +69,8 @@ def records(seen: Probe) -> list[dict[str, Any]]:
     """Records of each layer and of each head.
 
     The records of a layer are the share of the slowest quarter of pairs in the squared norm of queries and of keys, and
-    the strongest pair. The records of a head are its label, the share of its weight on each kind of key (the first token, the row's own,
-    the one before, ...), its entropy, its largest weight and its logit spread.
+    the strongest pair. The records of a head are its label, the share of its weight on each kind of key (the first
+    token, the row's own, the one before, ...), its entropy, its largest weight and its logit spread.
     """
     found: list[dict[str, Any]] = []
     for kind in KINDS:
