@@ -269,7 +269,7 @@ def test_what_cannot_be_probed_is_refused(stories: tuple[Any, Any]) -> None:
         rr.probe(*stories, TEXT)
     with pytest.raises(UserError, match="at least one text, and two tokens"):
         rr.probe(*stories, [])
-    with pytest.raises(UserError, match=r"^the model has no RoPE"):
+    with pytest.raises(UserError, match=r"^the model encodes positions with ALiBi"):
         rr.probe(*a_decoder("pe=alibi"), [TEXT])
 
 

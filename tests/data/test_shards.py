@@ -313,7 +313,7 @@ def test_weights_that_are_no_shares_are_refused(weights: dict[str, float]) -> No
         ("", "data.path is empty"),
         ("s3://key:secret@bucket/x", "address of s3:// with credentials"),
         ("simplecache::http://user:secret@127.0.0.1:9/mine", "address of http:// with credentials"),
-        ("https://host/x?X-Amz-Signature=secret", "data.path: the part of the address behind"),
+        ("https://host/x?X-Amz-Signature=secret", "data.path: the part of the address after"),
         ("s3://bucket/x", r"s3://bucket/x: .* s3:// needs pip install 'roundround\[s3\]'"),
         ("nope://bucket/x", r"nope://bucket/x: cannot be reached .*Protocol not known"),
         ("http://127.0.0.1:9/x", r"http://127.0.0.1:9/x: cannot be reached"),

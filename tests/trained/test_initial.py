@@ -263,7 +263,7 @@ def refused(done: Done, said: str) -> None:
     [
         ({"model_type": "gpt2"}, "model_type is gpt2, and the decoder can start only from llama, gemma, "),
         ({"attention_bias": True}, "weights are not the decoder's: layers.0.self_attn.k_proj.bias"),
-        ({"mlp_bias": True}, "mlp_bias is true"),
+        ({"mlp_bias": True}, "mlp_bias=true"),
         ({"hidden_act": "relu"}, "hidden_act is relu, and the decoder has silu and gelu_pytorch_tanh"),
         (
             {"rope_parameters": {"rope_type": "proportional", "factor": 2.0, "rope_theta": 1e4}},
