@@ -140,7 +140,7 @@ def varying(models: Iterable[Model]) -> tuple[list[str], dict[str, list[str]]]:
 
 
 def values_of(groups: Iterable[Group]) -> dict[str, list[Any]]:
-    """The settings that vary, each with its values in order."""
+    """{setting: its distinct values, sorted} of the settings of the groups."""
     found: dict[str, set[Any]] = {}
     for group in groups:
         for key, value in group.settings.items():

@@ -81,7 +81,7 @@ def give_theta(config: DictConfig, theta: Any = None) -> None:
     THETA. The encoding `pe` gets the argument, or THETA if the argument is None. Kinds of layers without an encoding
     use `pe`: if one of these kinds has a `theta`, and the argument is None, `pe.theta` stays null.
 
-    theta: the base of the model, one number, or a number for each kind of layer; None if the model has no base.
+    theta: the base of the model, or the list of its bases; None if it has none.
     """
     pattern = config.get("pattern")
     found = {str(name): node for name, node in pattern.items()} if isinstance(pattern, DictConfig) else {}

@@ -261,7 +261,7 @@ class RowEntropy(torch.autograd.Function):
 def launch(kernel: Any, q: Tensor, k: Tensor, scale: float, keys: Keys, *rest: Tensor) -> None:
     """Run a kernel with one program for each text, head and block of rows.
 
-    `gradient_of_keys` has one program for each text, key head and block of keys instead.
+    If the kernel is `gradient_of_keys`, there is one program for each text, key head and block of keys.
     """
     (n_batch, n_heads, n_queries, n_channels), (n_key_heads, n_keys) = q.shape, k.shape[1:3]
     size = 64 if n_channels <= 128 else 32

@@ -184,7 +184,7 @@ def show_all(items: Mapping[str, Figure], found: Mapping[str, tuple[Entry, Path]
 
 
 def last_of(entry: Entry | None) -> tuple[str, str]:
-    """The last outcome of an item, and its verdict."""
+    """Our outcome of a figure or table in words, and its verdict; "" and NOT_RUN if there is no outcome yet (None)."""
     return ("", NOT_RUN) if entry is None else (ours_of(entry), entry.verdict)
 
 

@@ -377,7 +377,7 @@ def pairs_asked_for(config: EvalConfig, invocation: Invocation) -> MinimalPairs 
     refuse(invocation, OF_OTHERS, "is for text and tasks, but data= names minimal pairs; give prefix= or data.pairs=")
     if config.data.path is not None and "data.sample" in overridden(invocation.overrides):
         raise UserError(
-            "data.sample= chooses among the package's pairs, and data.path= replaces these pairs; give one of the two"
+            "data.sample= chooses among the package's pairs of sentences, and data.path= replaces them; leave out one"
         )
     return build(config.data, MinimalPairs)
 
