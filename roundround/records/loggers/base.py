@@ -60,7 +60,10 @@ class Logger:
         """Log the run's figures. pictures: the PNG file of each figure, by the figure's name."""
 
     def checkpoint(self, folder: Path, also: Sequence[Path]) -> None:
-        """Log a checkpoint if the logger's option `log_checkpoint` names it. also: other files that loading needs."""
+        """Log the checkpoint that `log_checkpoint` names. It is not called if that option names none.
+
+        also: other files of the run that are needed to load it.
+        """
 
     def finish(self, manifest: dict[str, Any], exit_code: int) -> None:
         """Finish. manifest: the final manifest, whose status says how the run ended. exit_code: the process's code."""
