@@ -92,8 +92,8 @@ class Verb:
     default cannot be typed) and a sentence about the key.
 
     refuses: for each group, prefixes of class names. The verb refuses classes with these prefixes, and neither --help
-    nor TAB offers options that name such a class. partly: groups of a given run, of which
-    single keys can be changed although the verb's yaml does not have them, as in pattern.global.theta=500.
+    nor TAB offers options that name such a class. partly: the groups whose single keys can be changed, as in
+    pattern.global.theta=500, although only the given run has these keys.
 
     words: the key whose value is the list of the words without `=`. names: whether these words are names; if False,
     they are paths. filters: the key whose value is the list of the filters, each a KEY=VALUE whose key is no key of the

@@ -154,7 +154,7 @@ def sentence(name: str, baseline: str, records: Sequence[Record]) -> str:
     untested = [r["metric"] for r in judged if r["value"] is not None and r["p_holm"] is None]
     missing = [record["metric"] for record in judged if record["value"] is None]
     if n_rest:
-        parts.append(f"not told apart in {n_rest} of {len(judged)} numbers")
+        parts.append(f"no clear difference in {n_rest} of {len(judged)} numbers")
     if untested:
         parts.append(f"too few seeds in common for {', '.join(untested)}")
     if missing:

@@ -94,7 +94,7 @@ def scope_of_task(config: dict[str, Any], data: dict[str, Any], choices: dict[st
     examples = "new examples in every batch" if n is None else f"{n:,.0f} examples"
     what = f"{choices.get('data', 'a task')}: {examples}"
     return [
-        f"Held-out numbers: over {n_validated:,.0f} validation examples{same}, of which only scored tokens count; the "
+        f"Held-out numbers are over {n_validated:,.0f} validation examples{same}; only their scored tokens count. The "
         "best checkpoint is the one with the most exact matches, and among equals the one with the lowest loss."
         if n_validated is not None
         else "",

@@ -39,7 +39,7 @@ def test_training_on_a_task_shows_right_answers_beside_the_loss(tmp_path: Path) 
     titles = ["exact match: 0.2500 at 4.000", "exact match: 0.7500 at 8.000"]
     assert set(titles) <= set(page.said)
     assert any(words.startswith("loss (nats per token) against step") for words in pictures(page))
-    assert "over 512 validation examples, of which only scored tokens count" in page.text
+    assert "over 512 validation examples; only their scored tokens count" in page.text
     assert "copy: new examples in every batch, of length 1 to 20, up to 32 tokens" in page.text
     assert "corpus of" not in page.text
 
