@@ -127,7 +127,7 @@ def slowest(report: LayerReport) -> float:
 def records(reports: Sequence[LayerReport], unread: Sequence[str]) -> list[dict[str, Any]]:
     """A record for each layer with its numbers and differences.
 
-    If the config has keys that roundround does not read, the first record lists these keys.
+    If the config has keys that no code of the model reads, the first record lists these keys.
     """
     keys = [{"metric": "unread_keys", "value": len(unread), "keys": ", ".join(unread)}] if unread else []
     return keys + [
@@ -187,7 +187,7 @@ def show(reports: Sequence[LayerReport], unread: Sequence[str], name: str, where
     if all(report.verdict == AS_DECLARED for report in reports):
         print_status(f"all layers do what {where} declares" + (" in the keys that are read" if unread else ""))
     if unread:
-        print_status(f"{where} has keys about positions that roundround does not read: {', '.join(unread)}")
+        print_status(f"{where} has keys about positions that no code of the model reads: {', '.join(unread)}")
 
 
 # -- vectors of conformance
