@@ -11,11 +11,12 @@ Tested by tests/data/tasks/test_task_contract.py.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -141,6 +142,12 @@ class Task(Source):
         and the examples are divided among the parts.
         """
         return "task"
+
+    def with_values(self, **attributes: Any) -> Self:
+        """A copy of the task in which these attributes have other values."""
+        copied = copy.copy(self)
+        vars(copied).update(attributes)
+        return copied
 
     @abstractmethod
     def example(self, rng: np.random.Generator, length: int) -> Example:

@@ -9,7 +9,6 @@ Tested by tests/data/tasks/test_clrs_text.py and tests/data/test_clrs_text_hub.p
 
 from __future__ import annotations
 
-import copy
 import hashlib
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -167,11 +166,7 @@ class ClrsText(TextTask):
 
     def groups(self) -> dict[str, Task]:
         """One task for each algorithm."""
-        found: dict[str, Task] = {}
-        for name in self.algorithms:
-            found[name] = one = copy.copy(self)
-            one.algorithms = [name]
-        return found
+        return {name: self.with_values(algorithms=[name]) for name in self.algorithms}
 
     def shared_with_test(self) -> str | None:
         train, test = self.set_of("train"), self.set_of("test")

@@ -8,7 +8,6 @@ Tested by tests/data/tasks/test_length_tests.py.
 
 from __future__ import annotations
 
-import copy
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Sequence
@@ -230,11 +229,8 @@ class Needles(LengthTest):
 
     def groups(self) -> dict[str, Task]:
         """One task for each depth (the sentence's position, from 0 to 1); none if the answer has several numbers."""
-        found: dict[str, Task] = {}
-        for depth in self.depths if self.n_queries * self.n_values == 1 else []:
-            found[f"{depth:g}"] = one = copy.copy(self)
-            one._depth = depth
-        return found
+        depths = self.depths if self.n_queries * self.n_values == 1 else []
+        return {f"{depth:g}": self.with_values(_depth=depth) for depth in depths}
 
     def part(self) -> str:
         return "depth"
@@ -256,12 +252,11 @@ class Needles(LengthTest):
         asked = " and ".join(keys[: self.n_queries])
         one = self.n_queries * self.n_values == 1
         question = self.sentences[2].format(asked, asked) if one else self.sentences[3].format(asked)
-        around = self.sentences[0], question, answer
         return self.hidden_in(
             rng,
             needles,
             places.tolist(),
-            around,
+            (self.sentences[0], question, answer),
             lambda: self.sentences[1].format(*self.words(rng, 1, keys), self.number(rng)),
         )
 
@@ -313,9 +308,12 @@ class VariableTracking(LengthTest):
             needles += [self.sentences[1].format(*pair) for pair in zip(own, [value, *own], strict=False)]
             places += np.sort(rng.random(size)).tolist()
         question = self.sentences[2].format(values[0], values[0])
-        around = self.sentences[0], question, BETWEEN.join(names[:size])
         return self.hidden_in(
-            rng, needles, places, around, lambda: self.sentences[1].format(*self.words(rng, 2, names))
+            rng,
+            needles,
+            places,
+            (self.sentences[0], question, BETWEEN.join(names[:size])),
+            lambda: self.sentences[1].format(*self.words(rng, 2, names)),
         )
 
     def origin(self) -> object:

@@ -5,7 +5,6 @@ Tested by tests/data/tasks/test_recalling.py.
 
 from __future__ import annotations
 
-import copy
 import itertools
 import math
 from typing import final
@@ -210,11 +209,7 @@ class Recall(Task):
 
     def groups(self) -> dict[str, Task]:
         """One task for each distance of the first query from its item. Only the first query is scored."""
-        found: dict[str, Task] = {}
-        for distance in self.distances:
-            found[str(distance)] = one = copy.copy(self)
-            one._distance = distance
-        return found
+        return {str(distance): self.with_values(_distance=distance) for distance in self.distances}
 
     def part(self) -> str:
         return "distance"

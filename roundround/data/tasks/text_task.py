@@ -5,7 +5,6 @@ Shapes: L tokens of an example.
 
 from __future__ import annotations
 
-import copy
 import itertools
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
@@ -65,9 +64,7 @@ class TextTask(Task):
 
     def with_vocabulary(self, vocabulary: Vocabulary) -> Self:
         """A copy of the task that has this vocabulary, and so can draw examples."""
-        drawable = copy.copy(self)
-        drawable._vocabulary, drawable._beginning, drawable._last = vocabulary, beginning(vocabulary), None
-        return drawable
+        return self.with_values(_vocabulary=vocabulary, _beginning=beginning(vocabulary), _last=None)
 
     @final
     def vocabulary(self) -> Vocabulary:
