@@ -127,10 +127,9 @@ class HubRows:
         if not reachable:  # the folder of a cached copy is named after its commit
             cached = {Path(file["filename"]).parent.name for file in rows.cache_files}
             if cached != {commit}:
-                found = f"set {self.key}revision={cached.pop()}"
                 raise UserError(
                     f"data set '{self.name}': the Hugging Face hub cannot be reached, and the copy cached here is of "
-                    f"another commit; {found}"
+                    f"another commit; set {self.key}revision={cached.pop()}"
                 )
         check_columns(f"data set '{self.name}'", rows.column_names or list(next(iter(rows))), columns)
         return rows

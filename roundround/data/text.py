@@ -44,8 +44,9 @@ def text_file(path: Path) -> Iterator[TextIO]:
         with path.open(encoding="utf-8-sig") as file:
             yield file
     except UnicodeDecodeError as error:
-        byte = f"0x{error.object[error.start]:02x}"
-        raise UserError(f"{path}: not UTF-8 ({byte}); re-encode the file, e.g. iconv -f latin1 -t utf-8") from None
+        raise UserError(
+            f"{path}: not UTF-8 (0x{error.object[error.start]:02x}); re-encode the file, e.g. iconv -f latin1 -t utf-8"
+        ) from None
 
 
 def split_stream(chunks: Iterable[str], separator: re.Pattern[str], *, margin: int) -> Iterator[str]:
@@ -73,9 +74,9 @@ def join_columns(where: str, row: Mapping[str, Any], columns: Sequence[str]) -> 
     """The texts of a row's columns, joined by newlines; null values are skipped. where: the row's name in errors."""
     for name in columns:
         if not isinstance(row[name], str | None):
-            found = type(row[name]).__name__
             raise UserError(
-                f"{where}: column '{name}' holds {found}, not text; choose a column of text with data.column"
+                f"{where}: column '{name}' holds {type(row[name]).__name__}, not text; choose a column of text with "
+                "data.column"
             )
     return "\n".join(row[name] for name in columns if row[name] is not None)
 
@@ -84,10 +85,9 @@ def check_columns(where: str, present: Sequence[str], columns: Sequence[str]) ->
     """Raises UserError, which lists the names in `present`, if one of `columns` is missing or occurs twice."""
     for name in columns:
         if present.count(name) != 1:
-            names = ", ".join(column[:SHOWN] for column in present)
             raise UserError(
                 f"{where}: there is no column '{name}', or there are two; choose one with data.column (columns: "
-                f"{names})"
+                f"{', '.join(column[:SHOWN] for column in present)})"
             )
 
 
@@ -238,8 +238,7 @@ def _expand(entry: str, *, says: bool) -> list[Path]:
     Raises UserError if there are no files to read, and OSError if a file or folder cannot be read.
     """
     path = home_expanded(entry, "data.path")
-    globbed = (Path(match) for match in sorted(glob.glob(str(path), recursive=True)))
-    matches = [path] if os.path.lexists(path) else list(globbed)
+    matches = [path] if os.path.lexists(path) else list(map(Path, sorted(glob.glob(str(path), recursive=True))))
     files = [file for match in matches for file in (_below(match) if match.is_dir() else [match])]
     usable = [file for file in files if file.suffix.lower() in ENDINGS and check_is_file(file).st_size > 0]
     if not usable:

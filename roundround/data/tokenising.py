@@ -285,8 +285,11 @@ class Encoder:
             encodings = self.tokenizer.encode_batch(held_out, add_special_tokens=False)
             ids = [encoding.ids for encoding in encodings]
             parts = [bytes_of_tokens(text, found.offsets) for text, found in zip(held_out, encodings, strict=True)]
-        n_bytes = np.concatenate([np.empty(0, BYTES), *parts])
-        arrays = {"train": self._joined(self._ids(train)), "held_out": self._joined(ids), "held_out_bytes": n_bytes}
+        arrays = {
+            "train": self._joined(self._ids(train)),
+            "held_out": self._joined(ids),
+            "held_out_bytes": np.concatenate([np.empty(0, BYTES), *parts]),
+        }
         counts = {
             split: {
                 "documents": len(texts),
@@ -381,8 +384,7 @@ def _start(tokenizer_json: str, end_of_document: int, reads_special_tokens: bool
 
 
 def _end_with_the_first() -> None:
-    first = parent_process()
-    if first is not None:
+    if (first := parent_process()) is not None:
         first.join()
         os._exit(1)
 
