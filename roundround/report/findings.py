@@ -15,14 +15,14 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from scipy import special
 
-from roundround.analysis.comparison import counted, format_settings, place_of
+from roundround.analysis.comparison import counted, format_settings, place_of, some
 from roundround.analysis.intervals import error_widths
 from roundround.analysis.past_run import direction
 from roundround.analysis.standings import BETTER, NOT_TOLD_APART, SIGNIFICANT, WORSE
 from roundround.report.drawing.tables import Record, decimals_of, fixed, in_words, number, shown_p
 
 POWER, MOST_SEEDS = 0.8, 1000
-NAMED = 3  # at most so many settings or baselines are named
+NAMED = 3  # at most so many baselines have a sentence
 
 
 def findings(telling: Mapping[str, Sequence[Record]]) -> list[str]:
@@ -34,7 +34,7 @@ def findings(telling: Mapping[str, Sequence[Record]]) -> list[str]:
         for row in compared:
             if number(row.get("difference")) is not None:
                 pairs.setdefault(format_settings(row["baseline"]), []).append(row)
-        found += [sentence(title, baseline, some, compared) for baseline, some in list(pairs.items())[:NAMED]]
+        found += [sentence(title, baseline, own, compared) for baseline, own in list(pairs.items())[:NAMED]]
         if len(pairs) > NAMED:
             found.append(f"{title}: {len(pairs) - NAMED:,} more baselines are in the table.")
     return found
@@ -87,7 +87,7 @@ def part_of(kind: str, rows: Sequence[Record], n_compared: int) -> str:
     halves = [high - difference for high, difference in highs if high is not None]
     decimals = decimals_of([row["difference"] for row in rows], halves)
     named = []
-    for row in rows[:NAMED]:
+    for row in rows:
         ends = [number(row.get(f"difference_{end}")) for end in ("low", "high")]
         between = " to ".join(fixed(end, decimals, "+") for end in ends if end is not None)
         p = number(row.get("p_holm"))
@@ -96,8 +96,7 @@ def part_of(kind: str, rows: Sequence[Record], n_compared: int) -> str:
         )
         by = f"{fixed(row['difference'], decimals, '+')}{f' ({beside})' if beside else ''}"
         named.append(f"{format_settings(row['settings'])} {by}")
-    more = f" and {len(rows) - NAMED:,} more" if len(rows) > NAMED else ""
-    text = f"{kind}: {', '.join(named)}{more}"
+    text = f"{kind}: {some(named)}"
     if kind != NOT_TOLD_APART:
         return text
     needed = max((seeds_to_tell(row, n_compared) or 0 for row in rows), default=0)
@@ -137,8 +136,5 @@ def elsewhere(rows: Sequence[Record], here: Sequence[Record]) -> str:
     if not odd:
         n_places = len({format_settings(place_of(row)) for row in others})
         return f" The same at the {counted(n_places, 'other place')}, as far as measured."
-    listed = [
-        f"{format_settings(row['settings'])} {verdict(row)} at {format_settings(place_of(row))}" for row in odd[:NAMED]
-    ]
-    more = f" and {len(odd) - NAMED:,} more" if len(odd) > NAMED else ""
-    return f" Elsewhere: {', '.join(listed)}{more}."
+    listed = (f"{format_settings(row['settings'])} {verdict(row)} at {format_settings(place_of(row))}" for row in odd)
+    return f" Elsewhere: {some(listed)}."
