@@ -64,27 +64,22 @@ class Layout:
     def split(self, x: Tensor) -> Tensor:
         """Channels as pairs: [..., C] -> [..., P, 2]."""
         parts = [part for part in (x[..., : self.n_rotary], x[..., self.n_rotary :]) if part.shape[-1]]
-        paired = []
-        for part in parts:
-            n_pairs = part.shape[-1] // 2
-            if self.pairing == "interleaved":
-                paired.append(part.reshape(*part.shape[:-1], n_pairs, 2))
-            else:
-                paired.append(part.reshape(*part.shape[:-1], 2, n_pairs).mT)
+        paired = [
+            part.reshape(*part.shape[:-1], part.shape[-1] // 2, 2)
+            if self.pairing == "interleaved"
+            else part.reshape(*part.shape[:-1], 2, part.shape[-1] // 2).mT
+            for part in parts
+        ]
         return paired[0] if len(paired) == 1 else torch.cat(paired, -2)
 
     def norms(self, x: Tensor) -> Tensor:
         """Length of each pair's 2-vector, at least float32: [..., C] -> [..., P]."""
-        squares = at_least_float32(
-            x
-        ).square()  # slices are summed, because a norm over the strided axis of `split` took 250 times as long
-        summed = []
-        for part in (squares[..., : self.n_rotary], squares[..., self.n_rotary :]):
-            if self.pairing == "interleaved":
-                summed.append(part[..., 0::2] + part[..., 1::2])
-            else:
-                half = part.shape[-1] // 2
-                summed.append(part[..., :half] + part[..., half:])
+        squares = at_least_float32(x).square()
+        # slices are summed, because a norm over the strided axis of `split` took 250 times as long
+        summed = [
+            part[..., 0::2] + part[..., 1::2] if self.pairing == "interleaved" else torch.add(*part.tensor_split(2, -1))
+            for part in (squares[..., : self.n_rotary], squares[..., self.n_rotary :])
+        ]
         return (summed[0] if self.n_rotary == x.shape[-1] else torch.cat(summed, -1)).sqrt()
 
     def channels(self, first: int, last: int) -> Tensor:
@@ -223,8 +218,7 @@ class PairNorms:
             norm_BHTP = own.norms(x)
             if valid_BT is not None:
                 norm_BHTP = norm_BHTP.masked_fill(~valid_BT[:, None, :, None], 0.0)
-            square_BHTP = norm_BHTP.square()
-            for measure, value in (("norm", norm_BHTP), ("square", square_BHTP)):
+            for measure, value in (("norm", norm_BHTP), ("square", norm_BHTP.square())):
                 add_to(self.sums[layer], (kind, measure, "all"), value.sum((0, 2)))
                 add_to(self.sums[layer], (kind, measure, "first"), value[:, :, 0].sum(0))
 
