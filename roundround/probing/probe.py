@@ -149,9 +149,8 @@ def observe(
         n_apart = 1 if prompt is None else 2
     with watching(probed.normalisers, seen.add):
         for number, batch in enumerate(batches(texts, batch_tokens, apart=n_apart, alike=probed.follows_length)):
-            own_test = None if number else test
             own_prompt = prompt if number == max(0, n_apart - 1) else None
-            seen.begin(batch, own_test, own_prompt)
+            seen.begin(batch, None if number else test, own_prompt)
             extra_rows = [*([] if number else test.rows), *([] if own_prompt is None else [(own_prompt, None)])]
             hidden_BTD = run(probed, [*extra_rows, *((text, None) for text in batch)])
             if not number:

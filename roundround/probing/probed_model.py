@@ -121,9 +121,9 @@ class ProbedDecoder(ProbedModel):
             if isinstance(encoding, NoPE) and len(self.encodings) > 1:  # a kind of layer without positions
                 continue
             if not isinstance(encoding, RotaryEncoding) or not is_said_by_frequencies(encoding):
-                kind = type(encoding).__name__
                 raise UserError(
-                    f"{name} encodes positions with {kind}; a probe needs RoPE that only rotates, at fixed frequencies"
+                    f"{name} encodes positions with {type(encoding).__name__}; a probe needs RoPE that only rotates, "
+                    "at fixed frequencies"
                 )
 
     @property
@@ -207,8 +207,7 @@ class AfterFirstToken(nn.Module):
     def forward(self, tokens_BT: Tensor, *, targets_BT: Tensor) -> Tensor:
         if self.first_token is None:
             return self.probed.token_loss(tokens_BT, targets_BT)
-        first_B1 = torch.full_like(tokens_BT[:, :1], self.first_token)
-        with_first = torch.cat([first_B1, tokens_BT], 1)
+        with_first = torch.cat([torch.full_like(tokens_BT[:, :1], self.first_token), tokens_BT], 1)
         return self.probed.token_loss(with_first, torch.cat([tokens_BT[:, :1], targets_BT], 1))[:, 1:]
 
 
