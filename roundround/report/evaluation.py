@@ -35,7 +35,6 @@ from roundround.support.files import write_json
 from roundround.support.panels import Curve, Drawing, Mark, Panel
 from roundround.verbs.eval import EvalConfig
 
-STRANGE_JOINT = 5  # times the mean loss; a uniform guess among 50,000 tokens has 3 times the loss of a good model
 SHARES = {"acc", "acc_norm", "acc_bytes", "acc_all", "exact_match", "f1"}  # of the harness, between 0 and 1
 Interval = tuple[float, float]
 
@@ -138,8 +137,12 @@ def records_of_task(
     """A record for each metric and length. A share has an interval. The field `context` is the length in tokens."""
     found = []
     for length, marks in by_length.items():
-        where = {"length": length, "context": contexts[length]}
-        where |= {"examples": marks.n_examples, "distinct": marks.n_distinct}
+        where = {
+            "length": length,
+            "context": contexts[length],
+            "examples": marks.n_examples,
+            "distinct": marks.n_distinct,
+        }
         between = intervals(marks)
         for name, value in values_of_task(marks).items():
             low_high = dict(zip(("low", "high"), between[name], strict=True)) if name in between else {}
@@ -235,12 +238,12 @@ def records_of_dispersion(
     found = []
     for length, dispersion in by_length.items():
         context = {} if contexts is None else {"context": contexts[length]}
-        for name in MEASURES:
-            found += [
-                {"metric": name, **common, "length": length, **context, "layer": layer, "head": head, "value": value}
-                for layer, heads in zip(dispersion.layers, dispersion.means_LH(name).tolist(), strict=True)
-                for head, value in enumerate(heads)
-            ]
+        found += [
+            {"metric": name, **common, "length": length, **context, "layer": layer, "head": head, "value": value}
+            for name in MEASURES
+            for layer, heads in zip(dispersion.layers, dispersion.means_LH(name).tolist(), strict=True)
+            for head, value in enumerate(heads)
+        ]
     return found
 
 
@@ -251,18 +254,15 @@ def by_visible_keys(by_length: Mapping[int, Dispersion]) -> dict[str, Any]:
     numbers of the layers. largest_n: for each bin, the largest number of visible keys. rows: the number of rows,
     [layer][bin].
     """
-
     found = {}
     for length, dispersion in by_length.items():
-        measures = {}
-        for name in MEASURES:
-            means_LHN = dispersion.means_LHN(name).cpu().numpy()
-            shown_LHN = means_LHN.astype(object)
-            shown_LHN[np.isnan(means_LHN)] = None
-            measures[name] = shown_LHN.tolist()
-        n_rows = dispersion.n_rows_LN.long().tolist()
-        about = {"layers": list(dispersion.layers), "largest_n": dispersion.largest_n, "rows": n_rows}
-        found[str(length)] = about | measures
+        means = {name: dispersion.means_LHN(name).cpu().numpy() for name in MEASURES}
+        found[str(length)] = {
+            "layers": list(dispersion.layers),
+            "largest_n": dispersion.largest_n,
+            "rows": dispersion.n_rows_LN.long().tolist(),
+            **{name: np.ma.masked_where(np.isnan(own), own).tolist() for name, own in means.items()},  # masked: None
+        }
     return found
 
 
