@@ -97,12 +97,14 @@ class Standings:
         return {"x": "length", "variants": {s.name: s.curve(part.name, metric) for s in drawn}}
 
     def remarks(self) -> list[str]:
-        changed = [f"not the standard set: {self.set.name} was changed (hash {self.set.hash})"]
-        found = changed * (not self.set.is_standard)
-        for standing, _ in self.rows:
-            for part, lines in standing.remarks.items():
-                found += [f"{standing.name}: {part}: {line}" for line in lines]
-        return found
+        changed = f"not the standard set: {self.set.name} was changed (hash {self.set.hash})"
+        own = [
+            f"{standing.name}: {part}: {line}"
+            for standing, _ in self.rows
+            for part, lines in standing.remarks.items()
+            for line in lines
+        ]
+        return own if self.set.is_standard else [changed, *own]
 
     def sentences(self) -> list[str]:
         """A sentence for each variant except the baseline; no sentences if there are more than FEW such variants."""

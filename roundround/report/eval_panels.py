@@ -255,9 +255,9 @@ def of_pairs(records: Sequence[Record], trained: Lengths) -> list[Panel]:
     )  # fmt: skip
     if len(prefixes) < 2:
         return [by_rank]
-    over_all = curve_of(records, "accuracy", "all phenomena", "prefix")
     far = Panel(
-        "tokens of text before the sentence", "share right", [over_all, chance(prefixes[0], prefixes[-1])],
+        "tokens of text before the sentence", "share right",
+        [curve_of(records, "accuracy", "all phenomena", "prefix"), chance(prefixes[0], prefixes[-1])],
         title="Right sentences by distance", possible=(0.0, 1.0), x_ticks=prefixes,
         note="The mean over phenomena; the band is its 95 % interval, for which each phenomenon counts once.",
     )  # fmt: skip
@@ -297,9 +297,14 @@ def by_layer(records: Sequence[Record], metric: str, x: str) -> dict[int, dict[f
 def mean_of(name: str, by_x: dict[float, list[float]], style: int) -> Curve:
     """The curve of the mean over heads at each x, with a band from the least to the largest value of a head."""
     items = sorted(by_x.items())
-    low, high = [min(values) for _, values in items], [max(values) for _, values in items]
-    mean = [sum(values) / len(values) for _, values in items]
-    return Curve(name, [x for x, _ in items], mean, low=low, high=high, style=style)
+    return Curve(
+        name,
+        [x for x, _ in items],
+        [sum(values) / len(values) for _, values in items],
+        low=[min(values) for _, values in items],
+        high=[max(values) for _, values in items],
+        style=style,
+    )
 
 
 # -- the page

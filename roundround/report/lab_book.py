@@ -67,8 +67,11 @@ def origin_of(run: PastRun) -> dict[str, Any]:
     folder = f" in {manifest['cwd']}" if manifest.get("cwd") else ""
     commands.append((f"as it was given{folder}", manifest["command"]))
     given = [list(word.partition("=")[::2]) for word in manifest["overrides"]]
-    settings = Table("Given on the command line", ["setting", "value"], given)
-    return {"facts": found, "commands": commands, "settings": settings}
+    return {
+        "facts": found,
+        "commands": commands,
+        "settings": Table("Given on the command line", ["setting", "value"], given),
+    }
 
 
 def duration(seconds: float | None) -> str:
@@ -105,8 +108,7 @@ def show_runs(runs: Sequence[PastRun], *, n_runs: int, all_seen: bool) -> None:
     for run in runs:
         overridden, numbers = " ".join(run.manifest["overrides"]), list(run.manifest["headline"].items())
         headline = ", ".join(f"{name} {shown(value)}" for name, value in numbers[:NUMBERS_SHOWN])
-        seconds = duration(run.seconds)
-        table.add_row(relative(run.directory), run.verb, overridden, run.status[:WHY], seconds, headline)
+        table.add_row(relative(run.directory), run.verb, overridden, run.status[:WHY], duration(run.seconds), headline)
     if runs:
         print_table(table, on_output=True, first_to_leave=TO_LEAVE, see="format=json")
     if not all_seen or not runs:

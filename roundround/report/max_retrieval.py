@@ -196,10 +196,11 @@ def table(measured: Measured) -> Table:
 def scope(measured: Measured, config: Mapping[str, Any]) -> list[str]:
     """Lines below the table: what was averaged, how it was tested, and the distance from the paper's table."""
     n, marked = len(measured.seeds), " and ".join(f"{n:,}" for n in measured.sizes if n in SECOND_HAND)
-    seeds = f"Mean of {n} seeds in per cent, ± its 95 % interval; p: paired t-test against the plain softmax."
     apart, rounded = distances(measured), ROUNDED.get(str(config.get("bfloat16")).lower())
     lines = [
-        seeds if n > 1 else "Per cent, one seed; intervals and p-values need two seeds.",
+        f"Mean of {n} seeds in per cent, ± its 95 % interval; p: paired t-test against the plain softmax."
+        if n > 1
+        else "Per cent, one seed; intervals and p-values need two seeds.",
         f"Each accuracy is over {config['test_sets']:,} sets of a size and a seed, drawn apart from the training sets.",
         f"{MARK}: known only second-hand; the paper's numbers for {marked} items are less certain than the others."
         if marked
@@ -252,10 +253,10 @@ def heads(measured: Measured) -> Panel:
         Curve("a seed's head", slope, spread, points=True, style=0),
         Curve("gives the paper's table", [SLOPE], [SPREAD], points=True, style=1),
     ]
-    x = "slope of the logit (nats a unit of priority)"
     return Panel(
-        x, "classes apart (priority)", curves, title="Slope and spread of the heads", possible=(0.0, None), whole=True
-    )
+        "slope of the logit (nats a unit of priority)", "classes apart (priority)", curves,
+        title="Slope and spread of the heads", possible=(0.0, None), whole=True,
+    )  # fmt: skip
 
 
 DISPERSION: dict[str, dict[str, Any]] = {
@@ -283,8 +284,9 @@ def curves_of(measured: Measured, metric: str, factor: float = 1.0) -> list[Curv
         if metric in measured.values[name]:
             values = factor * measured.values[name][metric]
             mean, half = values.mean(0), half_width(values)
-            low, high = mean - half, mean + half
-            curves.append(Curve(" = ".join(names), measured.sizes, mean, low=low, high=high, style=style))
+            curves.append(
+                Curve(" = ".join(names), measured.sizes, mean, low=mean - half, high=mean + half, style=style)
+            )
     return curves
 
 
@@ -303,8 +305,9 @@ def heat_maps(arrays: Mapping[str, Array]) -> list[Drawing]:
     maps: dict[str, list[HeatMap]] = defaultdict(list)
     for key in sorted(arrays, key=lambda key: int(key.rpartition(".")[2])):
         name, _, n = key.rpartition(".")
-        title = f"{int(n):,} items"
-        maps[name].append(HeatMap(arrays[key], "items by priority", "sets", 1.0, "attention weight", title))
+        maps[name].append(
+            HeatMap(arrays[key], "items by priority", "sets", 1.0, "attention weight", f"{int(n):,} items")
+        )
     note = "Weights of the items of highest priority, the highest on the right."
     return [Drawing(f"attention_{name}", name.replace("_", " "), panels, note=note) for name, panels in maps.items()]
 
@@ -329,9 +332,9 @@ def temperature_fit(points: Array, coefficients: Sequence[float], sizes: Sequenc
         Curve("the plain softmax", [0, grid[-1]], [1, 1], reference=True),
     ]
     note = f"{len(points):,} misordered inputs of {sizes[0]:,} to {sizes[-1]:,} items."
-    most = float(np.quantile(beta, 0.98))
     panel = Panel(
-        "entropy at temperature 1 (nats)", "inverse temperature", curves, possible=(0.0, most), whole=True,
+        "entropy at temperature 1 (nats)", "inverse temperature", curves, whole=True,
+        possible=(0.0, float(np.quantile(beta, 0.98))),
         marks=[Mark("the published one sharpens", float(active[0]), float(active[-1]))],
     )  # fmt: skip
     return Drawing("temperature_fit", "Fit of the temperature", [panel], note=note)
@@ -350,10 +353,9 @@ def view(files: RunFiles, records: list[Record]) -> View:
     loss = [*each, logged(lines, "loss", "mean over seeds", style=0)[0]]
     training = Panel("step", "loss (nats)", loss, title="Training loss", possible=(0.0, None), whole=True)
     accuracies = [table(measured)] if measured.values else []
-    maps = images_of(files.run.directory, "attention_*")
     sections = [
         Section("Accuracy and dispersion by the number of items", panels=panels, tables=accuracies),
-        Section("Attention by size", figures=maps),
+        Section("Attention by size", figures=images_of(files.run.directory, "attention_*")),
         Section("Training", panels=[training]),
         Section("Every number", tables=tables_of(records, folded=True)),
     ]

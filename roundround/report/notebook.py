@@ -66,8 +66,10 @@ def pictures_of(result: object) -> Pictures:
         from roundround.report.probe_results import pictures
 
         return {name: partial(draw, result) for name, draw in pictures(result).items()}
-    takes = "what rr.probe, rr.compare, rr.attention or rr.train returns, or the path of a run"
-    raise UserError(f"rr.plot takes {takes}, not {type(result).__name__}")
+    raise UserError(
+        "rr.plot takes what rr.probe, rr.compare, rr.attention or rr.train returns, or the path of a run, not "
+        f"{type(result).__name__}"
+    )
 
 
 def draw_heads(weights: AttentionWeights, sizes: Sizes) -> Any:

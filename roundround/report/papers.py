@@ -294,8 +294,10 @@ def page_of(items: Mapping[str, Figure], entries: Mapping[str, Entry]) -> str:
             (f"`{name}`", item.shows, needs(item), item.published, *last_of(entries.get(name)))
             for name, item in of_paper.items()
         ]
-        columns = ("item", "shows", "needs", "published", "ours", "verdict")
-        parts += [f"\n## {title}\n\n", markdown_table(columns, rows)]
+        parts += [
+            f"\n## {title}\n\n",
+            markdown_table(("item", "shows", "needs", "published", "ours", "verdict"), rows),
+        ]
         parts += [section(name, item, entries.get(name)) for name, item in of_paper.items()]
     return "".join(parts)
 
@@ -312,9 +314,8 @@ def section(name: str, item: Figure, entry: Entry | None) -> str:
     command = f"roundround reproduce {name}" + ("" if entry.is_the_papers else f" model={entry.model}")
     parts.append(f"\n    {command}{f'    # {item.command}' if item.command else ''}\n")
     if entry.comparisons:
-        columns = ("number", "ours", "paper", "agrees if", "verdict")
         rows = [(c.what, with_error(c), number(c.published), interval(c), c.verdict) for c in entry.comparisons]
-        parts += ["\n", markdown_table(columns, rows)]
+        parts += ["\n", markdown_table(("number", "ours", "paper", "agrees if", "verdict"), rows)]
     if entry.figure is not None:
         parts.append(f"\n![{name}](reproduction/{entry.figure}.svg)\n")
     return "".join(parts)

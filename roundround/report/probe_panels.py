@@ -67,8 +67,12 @@ def kept_panels(records: Sequence[Record]) -> list[Panel]:
             Curve(name, [x for x, _ in points], numbers(y for _, y in points))
             for name, points in ((name, sorted(points, key=lambda point: point[0])) for name, points in lines.items())
         ]
-        x_label, title = f"fraction kept, from the {other}", f"The {end} frequencies set to zero"
-        panels.append(Panel(x_label, "perplexity", curves, "y", title, reversed_x=True, widened=True))
+        panels.append(
+            Panel(
+                f"fraction kept, from the {other}", "perplexity", curves, "y", f"The {end} frequencies set to zero",
+                reversed_x=True, widened=True,
+            )
+        )  # fmt: skip
     return panels
 
 
@@ -86,10 +90,12 @@ def maximum_panels(records: Sequence[Record]) -> list[Panel]:
         heads = [Curve("each head", list(by_n), [values[head] for values in by_n.values()], reference=True)
                  for head in range(n_heads if n_heads <= MOST_HEADS else 0)]  # fmt: skip
         curves = [*heads, mean_of("mean over heads, from the lowest to the highest", by_n, 0), uniform]
-        label, title = "entropy of the last row (nats)", f"Layer {layer}"
         panels.append(
-            Panel("listed numbers", label, curves, "x", title, possible=(0.0, None), whole=True, x_ticks=sizes)
-        )
+            Panel(
+                "listed numbers", "entropy of the last row (nats)", curves, "x", f"Layer {layer}",
+                possible=(0.0, None), whole=True, x_ticks=sizes,
+            )
+        )  # fmt: skip
     return panels
 
 
@@ -152,11 +158,10 @@ def explorer(heads: Sequence[ProbedHead], places: Sequence[str], first: ProbedHe
 
 
 def table_of(heads: Sequence[ProbedHead], measures: Sequence[str]) -> Table:
-    columns = ["layer", "head", "label", "share", *measures]
     rows = [[h.layer, h.head, h.label, h.share, *(h.measures.get(m) for m in measures)] for h in heads]
     note = "share: the share of the head's weight at the label's place; entropy in nats"
     note += "; change: share of the weight that moves to another place" if CHANGE in measures else ""
-    return Table("heads", columns, rows, note=note, folded=True, short=True)
+    return Table("heads", ["layer", "head", "label", "share", *measures], rows, note=note, folded=True, short=True)
 
 
 def ablation(records: Sequence[Record]) -> Section:
@@ -171,8 +176,10 @@ def ablation(records: Sequence[Record]) -> Section:
     lines: dict[str, list[tuple[float, Record]]] = {}
     for middle, record in by_place(found):
         lines.setdefault(str(record["ablate"]), []).append((middle, record))
-    names = {ablate: "all frequencies" if ablate == NONE else f"without {ablate}" for ablate in lines}
-    curves = [curve_by_place(names[ablate], points) for ablate, points in lines.items()]
+    curves = [
+        curve_by_place("all frequencies" if ablate == NONE else f"without {ablate}", points)
+        for ablate, points in lines.items()
+    ]
     by_tokens = Panel(BEFORE, "perplexity", curves, "xy", "Perplexity by the tokens before the target")
     swept = any("kept" in record for record in found)
     n_targets = next((number(r.get("targets")) for r in found if "first_position" not in r), None)
@@ -220,8 +227,11 @@ def arrays_for_script(files: RunFiles, heads: Sequence[ProbedHead], places: Sequ
 
 def norms_of(probe: dict[str, NDArray[Any]], head: ProbedHead) -> dict[str, Any]:
     """The mean query norm of each pair of channels: over all tokens, and over all but the first token of each text."""
-    names = [name for name in ("query_norm", f"query_norm{FIRST}") if name in probe]
-    return {name: scaled(there(probe[name][head.layer, head.head])) for name in names}
+    return {
+        name: scaled(there(probe[name][head.layer, head.head]))
+        for name in ("query_norm", f"query_norm{FIRST}")
+        if name in probe
+    }
 
 
 def keys_of(probe: dict[str, NDArray[Any]]) -> dict[str, Any]:

@@ -83,10 +83,9 @@ def records(seen: Probe) -> list[dict[str, Any]]:
             ]
     for kind in ROTATED:
         for layer, layout, (pair, share) in zip(seen.layers, seen.layouts, seen.strongest_pairs(kind), strict=True):
-            measured = {"share": share, "wavelength": layout.wavelength(pair)}
             found += [
                 {"metric": f"{name}_of_strongest_pair", "kind": kind, "layer": layer, "pair": pair, "value": value}
-                for name, value in measured.items()
+                for name, value in (("share", share), ("wavelength", layout.wavelength(pair)))
             ]
     if seen.rows is not None:
         for name in ("largest_weight", "logit_spread", *(() if seen.entropies else ("entropy",))):
@@ -182,14 +181,11 @@ def head_table(seen: Probe) -> Table:
     for layer, head, label, score in standing_out(seen, HEADS_SHOWN):
         place = seen.layers.index(layer)
         pair = int(query_norms[place][head].argmax())
-        numbers = [
-            score,
-            *(float(seen.rows.share_at(label, band)[place][head]) for band in ("slowest", "fastest")),
-        ]
         table.add_row(
             f"{label} {int(offsets[place][head])}" if label == "offset" else label,
             f"{layer}.{head}",
-            *(f"{number:.2f}" for number in numbers),
+            f"{score:.2f}",
+            *(f"{float(seen.rows.share_at(label, band)[place][head]):.2f}" for band in ("slowest", "fastest")),
             str(pair),
             shown_wavelength(seen.layouts[place], pair),
             f"{float(query_norms[place][head, pair]):.1f}",
@@ -356,12 +352,11 @@ def draw_plane(seen: Probe, folder: Path, style: FigureStyle = SCREEN) -> list[P
     for number, ((share, slowest, kind), layers) in enumerate(layers_at.items()):
         what = f"{kind}: {runs_of(layers)}, " + (f"{slowest:,.0f} tokens" if share else "nothing rotates")
         curves.append(Curve(what, [share], [slowest if share else 2 * math.pi], points=True, style=number))
-    context = Mark("the training context", seen.train_length, seen.train_length, axis="y")
     panel = Panel(
-        "share of pairs that rotate", "slowest wavelength (tokens)", curves, "y", marks=[context], x_ticks=SHARES
+        "share of pairs that rotate", "slowest wavelength (tokens)", curves, "y", x_ticks=SHARES,
+        marks=[Mark("the training context", seen.train_length, seen.train_length, axis="y")],
     )  # fmt: skip
-    title = f"{seen.name}: its kinds of layers"
-    return save_drawing(Drawing("plane", title, [panel]), folder, style)
+    return save_drawing(Drawing("plane", f"{seen.name}: its kinds of layers", [panel]), folder, style)
 
 
 def draw_labels(seen: Probe, sizes: Sizes) -> Any:
@@ -413,8 +408,7 @@ def draw_split(seen: Probe, sizes: Sizes) -> Any:
         ticks = range(0, len(shown), -(-len(shown) // TICKS))
         axis.set(xticks=list(ticks), xticklabels=[f"{shown[i]:,}" for i in ticks], xlabel="distance (tokens)")
         axis.set_title(f"{seen.layer_name(layer)}, head {head}: {label}")
-        strongest = int(values_PD[:, reached].abs().amax(1).argmax())
-        name_pairs(axis, len(values_PD), *of_layer(seen, layer), strongest)
+        name_pairs(axis, len(values_PD), *of_layer(seen, layer), int(values_PD[:, reached].abs().amax(1).argmax()))
     finish(figure, sizes, f"{seen.name}: what each frequency adds to the logit", context_note(seen))
     return figure
 
@@ -471,8 +465,7 @@ def draw_prompt(prompt: PromptRecord, seen: Probe, folder: Path, sizes: Sizes) -
             axis.set_title(f"{seen.layer_name(layer)}, head {head} ({label}): {what}", loc="left")
             axis.set_xlabel("token")
         for axis, norms_TP in ((row[0], record.query_norms[head]), (row[1], record.key_norms[key_head])):
-            strongest = int(norms_TP.square().sum(0).argmax())
-            name_pairs(axis, norms_TP.shape[1], *of_layer(seen, layer), strongest)
+            name_pairs(axis, norms_TP.shape[1], *of_layer(seen, layer), int(norms_TP.square().sum(0).argmax()))
         for axis in row[2:]:
             axis.set_yticks(told, words)
             axis.set(xlabel="key", ylabel="query")

@@ -71,10 +71,8 @@ def next_commands(directory: Path, runs: Sequence[PastRun]) -> list[tuple[str, s
     name = shlex.quote(relative(directory))
     trained = [run.train_lengths[1] for run in runs if run.train_lengths]
     lengths = ",".join(str(times * max(trained)) for times in (1, 2, 4)) if trained else ""
-    evaluate = ("evaluate each run", f"roundround eval run={name} length={lengths}")
-    measure = ("compare them", f"roundround compare {name}")
-    found = [evaluate] if trained else []
-    return [*found, measure] if verb_named(runs[0].verb).measures else found
+    found = [("evaluate each run", f"roundround eval run={name} length={lengths}")] if trained else []
+    return [*found, ("compare them", f"roundround compare {name}")] if verb_named(runs[0].verb).measures else found
 
 
 def swept(runs: Sequence[PastRun]) -> list[dict[str, str]]:
@@ -113,8 +111,7 @@ def write_sweep_page(directory: Path, to: Path) -> None:
     remarks: list[str] = []
     sections = [Section("Curves of each run", panels=curves_by_step(runs)), *compared(directory, remarks)]
     pages = {"pages": [run.directory.name for run in runs if (run.directory / PAGE).exists()], "page": PAGE}
-    part = "runs.html.j2" if pages["pages"] else None
-    results = Section("Runs", tables=[table_of(runs)], part=part, values=pages)
+    results = Section("Runs", tables=[table_of(runs)], part="runs.html.j2" if pages["pages"] else None, values=pages)
     statuses = {run.directory.name: run.status.partition(":")[0] for run in runs}
     unfinished = [job for job, status in statuses.items() if status != "done"]
     if unfinished:
@@ -123,7 +120,6 @@ def write_sweep_page(directory: Path, to: Path) -> None:
     varied = {key: ", ".join(dict.fromkeys(own[key] for own in settings)) for key in settings[0]}
     given = [list(word.partition("=")[::2]) for word in runs[0].manifest["overrides"]]
     shared = [[key, value] for key, value in given if key not in (*varied, "run")]
-    started = runs[0].started.isoformat(sep=" ", timespec="seconds")
     values = {
         "title": f"Sweep of {verb_named(runs[0].verb).name}",
         "subject": "; ".join(f"{key}: {listed}" for key, listed in varied.items()),
@@ -133,7 +129,10 @@ def write_sweep_page(directory: Path, to: Path) -> None:
         "headline": [("runs", f"{len(runs):,}")],
         "scope": ["Curves by step show each run; tables and curves by length show means over seeds."],
         "data": None,
-        "facts": [("directory", str(directory)), ("started", started)],
+        "facts": [
+            ("directory", str(directory)),
+            ("started", runs[0].started.isoformat(sep=" ", timespec="seconds")),
+        ],
         "commands": next_commands(directory, runs),
         "settings": Table("Given to all runs", ["setting", "value"], shared),
         "config": [],

@@ -22,9 +22,8 @@ OTHERS = {  # {another logged number: (title, label)}
 
 def view(files: RunFiles, records: list[Record]) -> View:
     """Loss, held-out loss, right answers of a task, learning rate, gradient norm and speed; then results as tables."""
-    curves = panels(files.run.metrics())
-    sections = [Section("Curves", panels=curves), Section("Results", tables=tables_of(records))]
-    return View(sections, scope=scope(files.run.manifest))
+    curves = Section("Curves", panels=panels(files.run.metrics()))
+    return View([curves, Section("Results", tables=tables_of(records))], scope=scope(files.run.manifest))
 
 
 def panels(lines: Sequence[Record]) -> list[Panel]:

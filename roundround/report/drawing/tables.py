@@ -192,9 +192,11 @@ def common_fields(records: list[Record]) -> dict[str, Any]:
     """The fields that all records have with the same value."""
     if not records:
         return {}
-    first = records[0]
-    names = [name for name in first if name not in ("metric", "value")]
-    return {name: first[name] for name in names if all(name in r and r[name] == first[name] for r in records)}
+    return {
+        name: value
+        for name, value in records[0].items()
+        if name not in ("metric", "value") and all(name in r and r[name] == value for r in records)
+    }
 
 
 def tables_of(records: list[Record], *, folded: bool = False) -> list[Table]:

@@ -74,8 +74,10 @@ MARK = '<p class="kind">roundround</p>'  # a line of the template: a file that c
 STEPS = 999  # the integer that stands for the largest value
 MOST_ROWS = 1000  # of a table; a cell is fifty bytes
 WIDTH, HEIGHT, LEFT, BOTTOM = 440, 290, 76, 46
-VARIABLES = {INK: "ink", SOFT: "soft", LINE: "line", GREY: "reference", SHADE: "shade"}
-VARIABLES |= {colour: f"c{number}" for number, colour in enumerate(PALETTE)}
+VARIABLES = {
+    **{INK: "ink", SOFT: "soft", LINE: "line", GREY: "reference", SHADE: "shade"},
+    **{colour: f"c{number}" for number, colour in enumerate(PALETTE)},
+}
 SVG, LINKED = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}href"
 NUMBER = re.compile(r"-?\d+\.\d{3,}")
 
@@ -186,12 +188,14 @@ def view_of(directory: Path) -> tuple[RunFiles, list[Record], View]:
 
 def images_of(directory: Path, pattern: str = "*") -> list[dict[str, str]]:
     """The name, address and alternative text of each SVG file in the run's folder `figures` that fits the pattern."""
-    found = []
-    for path in sorted((directory / "figures").glob(f"{pattern}.svg")):
-        address = f"data:image/svg+xml;base64,{base64.b64encode(path.read_bytes()).decode()}"
-        alt = f"{in_words(path.stem)}: a figure of this run; its numbers are in the tables"
-        found.append({"name": path.stem, "address": address, "alt": alt})
-    return found
+    return [
+        {
+            "name": path.stem,
+            "address": f"data:image/svg+xml;base64,{base64.b64encode(path.read_bytes()).decode()}",
+            "alt": f"{in_words(path.stem)}: a figure of this run; its numbers are in the tables",
+        }
+        for path in sorted((directory / "figures").glob(f"{pattern}.svg"))
+    ]
 
 
 def write_page(directory: Path, to: Path | None = None) -> Path:
@@ -322,13 +326,18 @@ def picture_of(panel: Panel | HeatMap, number: int) -> dict[str, Any]:
         for artist in axis.findobj():
             artist.set_clip_on(False)  # everything lies inside
         svg = inline(figure, {} if isinstance(panel, HeatMap) else titles_of(panel), f"r{number}")
-    legend = [] if isinstance(panel, HeatMap) else legend_of(panel)
     curves = [] if isinstance(panel, HeatMap) else dict.fromkeys(curve.name for curve in panel.drawn)
     alt = f"{panel.y_label} against {panel.x_label}"
     if curves:
         alt += f": {', '.join(curves)}"
-    about = {"title": panel.title, "note": panel.note, "height": height, "alt": alt}
-    return {**about, "svg": svg, "legend": legend}
+    return {
+        "title": panel.title,
+        "note": panel.note,
+        "height": height,
+        "alt": alt,
+        "svg": svg,
+        "legend": [] if isinstance(panel, HeatMap) else legend_of(panel),
+    }
 
 
 def inline(figure: Any, titles: dict[str, list[str]], salt: str) -> Markup:
@@ -354,8 +363,11 @@ def inline(figure: Any, titles: dict[str, list[str]], salt: str) -> Markup:
                 path.set("class", kind)
     for node in root.iter():
         node.tag = node.tag.removeprefix(SVG)
-        kept = {key: value for key, value in node.attrib.items() if (key != "id" or value in used)}
-        node.attrib = {key: tidy(key, value) for key, value in kept.items() if not value.startswith("rotate(-0 ")}
+        node.attrib = {
+            key: tidy(key, value)
+            for key, value in node.attrib.items()
+            if (key != "id" or value in used) and not value.startswith("rotate(-0 ")
+        }
         if LINKED in node.attrib:
             node.attrib = {"href": node.attrib.pop(LINKED), **node.attrib}
         node.tail = None
@@ -380,9 +392,10 @@ def titles_of(panel: Panel) -> dict[str, list[str]]:
     for place, curve in enumerate(panel.curves):
         x, y, _, _ = panel.visible(curve)
         if len(x) <= MOST_MARKERS:
-            points = [(a, b) for a, b in zip(x, y, strict=True) if np.isfinite(b)]
             found[f"line-{place}"] = [
-                f"{escaped(curve.name)}: {shown(float(b))} at {shown(float(a))}" for a, b in points
+                f"{escaped(curve.name)}: {shown(float(b))} at {shown(float(a))}"
+                for a, b in zip(x, y, strict=True)
+                if np.isfinite(b)
             ]
     return found
 
@@ -394,9 +407,11 @@ def legend_of(panel: Panel) -> list[tuple[Markup, str]]:
         if curve in panel.drawn:
             found.setdefault(curve.name, sign(curve, place))
     for mark in panel.marks:
-        shape = '<path d="M1 5H27" style="stroke: var(--reference); stroke-width: 2; stroke-dasharray: 2 3"/>'
-        is_range = mark.low != mark.high
-        found[mark.name] = Markup('<rect width="28" height="10" style="fill: var(--shade)"/>' if is_range else shape)
+        found[mark.name] = Markup(
+            '<path d="M1 5H27" style="stroke: var(--reference); stroke-width: 2; stroke-dasharray: 2 3"/>'
+            if mark.low == mark.high
+            else '<rect width="28" height="10" style="fill: var(--shade)"/>'
+        )
     return [(drawn, name) for name, drawn in found.items()] if len(found) > 1 else []
 
 
