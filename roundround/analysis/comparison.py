@@ -73,8 +73,10 @@ def some(items: Iterable[str]) -> str:
 
 def as_typed(where: Mapping[str, object] | None) -> dict[str, str]:
     """Filters as on the command line: {"seed": 1, "pe": ["rope", "nope"]} becomes seed=1 and pe=rope,nope."""
-    given = {key: value if isinstance(value, list | tuple) else [value] for key, value in (where or {}).items()}
-    return {key: ",".join(map(format_setting, values)) for key, values in given.items()}
+    return {
+        key: ",".join(map(format_setting, value if isinstance(value, list | tuple) else [value]))
+        for key, value in (where or {}).items()
+    }
 
 
 @dataclass(eq=False)
@@ -327,8 +329,7 @@ def baselines_of(given: Sequence[str], groups: Sequence[Group]) -> Wanted:
 
 def is_met(wanted: Mapping[str, str], group: Group) -> bool:
     """Whether a group has all settings in `wanted`, whether or not they vary; False if `wanted` is empty."""
-    settings = group.models[0].settings
-    return bool(wanted) and all(is_same(settings.get(key), value) for key, value in wanted.items())
+    return bool(wanted) and all(is_same(group.models[0].settings.get(key), value) for key, value in wanted.items())
 
 
 def partners(baselines: Wanted, groups: Sequence[Group]) -> dict[int, int]:
@@ -397,10 +398,16 @@ def rows_of(numbers: DataFrame, groups: Sequence[Group], partner: Mapping[int, i
     for firsts, (mine_SR, theirs_SR) in by_n_seeds(pairs, "value", "value_there"):
         p_R, is_bound_R = paired_p(mine_SR, theirs_SR)
         keys = zip(firsts["cell"], firsts["group"], strict=True)
-        for key, interval, p, is_bound in zip(keys, interval_of(mine_SR - theirs_SR), p_R, is_bound_R, strict=True):
-            ends = dict(zip(("difference", "difference_low", "difference_high"), interval, strict=True))
-            bound = {"p": None if np.isnan(p) else float(p), "p_is_bound": bool(is_bound)}
-            rows[key] |= {"n_pairs": len(mine_SR), **ends, **bound}
+        tests = zip(keys, interval_of(mine_SR - theirs_SR), p_R, is_bound_R, strict=True)
+        for key, (difference, low, high), p, is_bound in tests:
+            rows[key] |= {
+                "n_pairs": len(mine_SR),
+                "difference": difference,
+                "difference_low": low,
+                "difference_high": high,
+                "p": None if np.isnan(p) else float(p),
+                "p_is_bound": bool(is_bound),
+            }
     return dict(sorted(rows.items()))
 
 
@@ -511,10 +518,10 @@ def about_seeds(groups: Mapping[int, Group], numbers: DataFrame) -> Iterator[str
 def about_facts(models: Sequence[Model]) -> Iterator[str]:
     """A remark on the facts that differ among the runs, but must be equal for a fair comparison."""
     facts = DataFrame({model.origin: model.facts for model in models}, dtype=object).T.fillna("unknown")
-    found = []
-    for name in facts.columns[facts.nunique() > 1]:
-        counts = facts[name].value_counts().items()
-        found.append(f"the {name}: {some(f'{value} ({n:,})' for value, n in counts)}")
+    found = [
+        f"the {name}: {some(f'{value} ({n:,})' for value, n in facts[name].value_counts().items())}"
+        for name in facts.columns[facts.nunique() > 1]
+    ]
     if found:
         yield f"runs differ in {'; in '.join(found)}; the differences in their results may come from that"
 

@@ -62,10 +62,12 @@ OF_RECORDS = ("seed", "softmax")  # a run of max-retrieval has several of each, 
 # keys that change no number of a model, or that records state better; the last two can be typed but are in no config
 NOT_SETTINGS = {*keys_of(REPLICATE, MEASURED, HOW, WHERE), *COORDINATES, "hydra", "experiment"}
 # fields of a record that say how the number was measured, and further results beside it
-NOT_COORDINATES = {"metric", "value", "verb", "run", "seed", "low", "high", "step", "targets", "joints"}
-NOT_COORDINATES |= {"joining_token", "pair", "source", "separate_documents", "special_tokens", "examples", "distinct"}
-NOT_COORDINATES |= {"split", "context", "pairs", "phenomena", "sample"}  # context: a task's length in tokens
-NOT_COORDINATES |= {"stderr", "of"}  # in records of tasks of lm_eval
+NOT_COORDINATES = {
+    "metric", "value", "verb", "run", "seed", "low", "high", "step", "targets", "joints",
+    "joining_token", "pair", "source", "separate_documents", "special_tokens", "examples", "distinct",
+    "split", "context", "pairs", "phenomena", "sample",  # context: a task's length in tokens
+    "stderr", "of",  # in records of tasks of lm_eval
+}  # fmt: skip
 
 
 @dataclass(eq=False)
@@ -105,8 +107,7 @@ class LongTable:
 def long_table(numbers: Sequence[Number], skipped: Sequence[tuple[str, str]] = ()) -> LongTable:
     position = {model: n for n, model in enumerate(dict.fromkeys(model for model, *_ in numbers))}
     rows = [(position[model], *number) for model, *number in numbers]
-    frame = DataFrame(rows, columns=["model", "metric", "coordinates", "value"])
-    return LongTable(list(position), frame, skipped)
+    return LongTable(list(position), DataFrame(rows, columns=["model", "metric", "coordinates", "value"]), skipped)
 
 
 def load(words: Sequence[str], where: Mapping[str, str], outputs: str) -> LongTable:
@@ -131,8 +132,11 @@ def load(words: Sequence[str], where: Mapping[str, str], outputs: str) -> LongTa
     for file in files:
         if asked := where.keys() & {*OF_RUNS} - {"verb"}:
             raise UserError(f"{min(asked)}= chooses among runs, and {file} contains no runs; leave this filter out")
-        own = [one for one in numbers_of_file(file) if is_admitted(one[0], filters)]
-        numbers += [one for one in own if filters.verbs is None or one[0].verb in filters.verbs]
+        numbers += [
+            one
+            for one in numbers_of_file(file)
+            if is_admitted(one[0], filters) and (filters.verbs is None or one[0].verb in filters.verbs)
+        ]
     filters.check()
     if not numbers:
         example = f"{len(skipped):,} named, such as {': '.join(skipped[0])}" if skipped else "there are none"

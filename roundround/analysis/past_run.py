@@ -150,9 +150,8 @@ class PastRun:
 
         Raises UserError if the file cannot be read.
         """
-        lines = [line for line in text_in(self.directory / METRICS).split("\n") if line]
         found: list[Any] = []
-        for line in lines:
+        for line in text_in(self.directory / METRICS).split("\n"):
             with suppress(ValueError):
                 found.append(parse_json(line))
         return [line for line in found if isinstance(line, dict) and isinstance(line.get("step"), int)]
@@ -175,8 +174,7 @@ def text_in(path: Path) -> str:
 
 def is_held(directory: Path) -> bool:
     """Whether a running process holds the lock of a run directory."""
-    path = directory / LOCK
-    lock = FileLock(path)
+    lock = FileLock(directory / LOCK)
     try:
         lock.acquire(timeout=0)
     except (Timeout, OSError):
@@ -238,8 +236,10 @@ def directories_of(word: str, outputs: str, *verbs: str | None, levels: float = 
     matches = [str(path)] if os.path.exists(path) else sorted(glob.glob(str(path), recursive=True))
     found = dict.fromkeys(run for match in matches for run in runs_below(Path(match).absolute(), levels))
     if not (word and found):
-        words = "give a run directory, a sweep, a pattern in quotes, last or last~3"
-        raise UserError(f"there is no '{word}', or it holds no run (a folder with a {MANIFEST}); {words}")
+        raise UserError(
+            f"there is no '{word}', or it holds no run (a folder with a {MANIFEST}); give a run directory, a sweep, "
+            "a pattern in quotes, last or last~3"
+        )
     return sorted(found, key=started_at)
 
 
@@ -268,8 +268,7 @@ def directories_of_all(words: Sequence[str], outputs: str, *verbs: str | None) -
 
 def newest_first(*folders: Path) -> list[Path]:
     """The run directories below these folders; the run that started last is first."""
-    found = [run for folder in folders for run in runs_below(folder.absolute())]
-    return sorted(found, key=started_at, reverse=True)
+    return sorted((run for folder in folders for run in runs_below(folder.absolute())), key=started_at, reverse=True)
 
 
 def runs_below(folder: Path, levels: float = math.inf) -> Iterator[Path]:

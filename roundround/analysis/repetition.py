@@ -137,8 +137,7 @@ def has_same_text(manifest: Mapping[str, Any], planned: Mapping[str, Any]) -> bo
     from roundround.config.build import build  # torch, for which `roundround show` should not wait
     from roundround.data.corpora import Source
 
-    data = build(OmegaConf.create(planned["data"]), Source)  # type: ignore[type-abstract]
-    return bool(data.identity() == known)
+    return bool(build(OmegaConf.create(planned["data"]), Source).identity() == known)  # type: ignore[type-abstract]
 
 
 def of_numbers(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -319,9 +319,12 @@ def read_standing(path: Path) -> Standing:
         }
         if not all(is_number(value) for some in numbers.values() for value in some.values()):
             raise ValueError("numbers must be finite, or null")
-        made = dict(zip(values["seeds"], values["made"], strict=True))
-        own = {key: values[key] for key in OF_ALL_SEEDS}
-        return Standing(**own, numbers=numbers, remarks=values["remarks"], made=made)
+        return Standing(
+            **{key: values[key] for key in OF_ALL_SEEDS},
+            numbers=numbers,
+            remarks=values["remarks"],
+            made=dict(zip(values["seeds"], values["made"], strict=True)),
+        )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path} is not a file of values that roundround bench wrote: {one_line(error)}") from error
 
@@ -350,8 +353,7 @@ def add(found: dict[str, Standing], standing: Standing) -> None:
 
 def priors(baseline: Standing, found: Sequence[Standing], columns: Sequence[Column]) -> list[tuple[float, float]]:
     """For each column, the prior (s0^2, d0) for `moderated`, fitted to all variants' differences from the baseline."""
-    others = [standing for standing in found if standing is not baseline]
-    fitted = (fitted_prior([paired(other, baseline, column) for other in others]) for column in columns)
+    fitted = (fitted_prior([paired(s, baseline, column) for s in found if s is not baseline]) for column in columns)
     return [(variance, min(degrees, MOST_DEGREES)) for variance, degrees in fitted]
 
 
