@@ -108,8 +108,9 @@ def all_values(the_set: StandardSet, config: BenchConfig, config_dir: str | None
         twice = {*found[standing.name].made} & {*standing.made} if is_named and standing.name in found else set()
         for seeds, why in ((old, "was made with other code"), (twice, "has values already")):
             if seeds:
-                listed = ", ".join(map(str, sorted(seeds)))
-                print_status(f"{path}: {standing.name}, seed {listed} {why}, and is left out")
+                print_status(
+                    f"{path}: {standing.name}, seed {', '.join(map(str, sorted(seeds)))} {why}, and is left out"
+                )
         if len(old) < len(standing.made):
             add(found, standing.without(old))
     return found
@@ -184,8 +185,10 @@ class SetRunner:
         config = self.config
         own = self.invocation.config_dir  # this command has just trained with its modules, so that they are trusted
         kind, _, which = config.device.partition(":")
-        accelerator = {"cuda": "gpu"}.get(kind, kind)
-        one_device = [f"trainer.accelerator={accelerator}", f"trainer.devices={f'[{which}]' if which else 1}"]
+        one_device = [
+            f"trainer.accelerator={'gpu' if kind == 'cuda' else kind}",
+            f"trainer.devices={f'[{which}]' if which else 1}",
+        ]
         trust, log = config.trust or own is not None, self.directory / LOG
         run = Runner(config.outputs, own, config.device, trust, [*FIXED, *one_device], log)
         trained[part.name] = run("train", *self.set.words(part, variant, seed))

@@ -69,8 +69,9 @@ def show(
     for remark in found.remarks:
         print_status(remark)
     if left_out and config.format not in ("csv", "json"):
-        where = f"all in {run.directory / 'comparison.csv'} (metric=NAME shows one)"
-        print_status(f"not shown, {where}: {', '.join(left_out)}")
+        print_status(
+            f"not shown, all in {run.directory / 'comparison.csv'} (metric=NAME shows one): {', '.join(left_out)}"
+        )
     about = comparison.summary(found, curves)
     # last, because drawing takes longer than all else
     figures = comparison.draw(records, about, run.directory / "figures", config.figures)

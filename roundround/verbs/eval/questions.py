@@ -199,8 +199,14 @@ def evaluate_text(
     """
     check_dispersion(config.dispersion, separate=separate_documents)
     read_as: dict[str, Any] = {name: getattr(config, name) for name in ("bos", "stride", "max_tokens", "batch_tokens")}
-    read_as |= {"separate_documents": separate_documents, "peers": invocation.peers}
-    reader = Reader(model=subject.model, data=data, device=subject.device, **read_as)
+    reader = Reader(
+        model=subject.model,
+        data=data,
+        device=subject.device,
+        separate_documents=separate_documents,
+        peers=invocation.peers,
+        **read_as,
+    )
     with warnings_as_lines(FallsBack):  # chosen for each length by itself
         first_tokens = first_tokens_of(reader, config.length)
     words = report.first_words(reader, first_tokens)
@@ -398,8 +404,7 @@ def evaluate_pairs(
     asked, prefixes = pairs.by_phenomenon(), sorted(set(config.prefix))
     sentences = tokens_of(asked, pairs.before, subject.vocabulary)
     n_tokens = max(len(sentence) for own in sentences.values() for sentence in own)
-    what = f"prefix={prefixes[-1]} with a sentence of {n_tokens} tokens"
-    subject.check_room(prefixes[-1] + n_tokens, what)
+    subject.check_room(prefixes[-1] + n_tokens, f"prefix={prefixes[-1]} with a sentence of {n_tokens} tokens")
     if prefixes[-1] and first is None:
         assert trained is not None
         raise UserError(

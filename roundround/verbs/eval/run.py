@@ -44,9 +44,8 @@ def evaluate(cfg: DictConfig, invocation: Invocation) -> None:
     given = invocation.given | ({} if cfg.tasks else give_default_data(cfg, otherwise="pydoc"))
     config = checked(EvalConfig, cfg)
     pairs = pairs_asked_for(config, invocation)
-    own_data = pairs is not None
     with (
-        of_run(cfg, config, invocation, own_data)
+        of_run(cfg, config, invocation, own_data=pairs is not None)
         if config.model is None
         else pretrained(cfg, config, invocation, given) as subject
     ):
@@ -57,9 +56,10 @@ def evaluate(cfg: DictConfig, invocation: Invocation) -> None:
         elif (task := task_of(config, subject)) is not None:
             evaluate_task(cfg, config, invocation, task, subject)
         else:
-            read = f"data={given.get('data')} is text"
-            if subject.trained is not None:
-                read = f"{subject.trained.directory} was trained on text"
+            trained = subject.trained
+            read = (
+                f"data={given.get('data')} is text" if trained is None else f"{trained.directory} was trained on text"
+            )
             refuse(invocation, ["examples"], f"is for a task, and {read}; give max_tokens=")
             refuse(invocation, ["by"], f"is for a task, and {read}; leave it out")
             evaluate_text(cfg, config, invocation, *text_of(config, invocation, subject), subject)

@@ -96,8 +96,9 @@ def write_checked(run: Run, model: ModelToExport, windows: Tensor, destination: 
     """
     stock, choices = stock_config(model.decoder, model.sizes), run.manifest["choices"]
     pe, parts = choices.get("pe"), chosen_parts(choices)
-    own = f"a model with its own {MODELING}.py (trust_remote_code=True)"
-    kind = f"a stock {stock.architectures[0]}" if stock else own
+    kind = (
+        f"a stock {stock.architectures[0]}" if stock else f"a model with its own {MODELING}.py (trust_remote_code=True)"
+    )
     folder = destination.with_name(f".{destination.name}.{os.getpid()}")
     with folder_in_one_step(destination, folder):  # the destination may be an empty folder
         print_status(f"{parts}: {kind}, {n_parameters(model.decoder):,} parameters, step {card.state['step']}")

@@ -139,9 +139,11 @@ class Session:
             ]
             write_json(self.run.directory / TEXTS, {"prompt": self.config.prompt, "texts": kept})
         self.run.log(max(written), tokens_per_second=self.speed)
-        records = [{"metric": "tokens_per_second", "value": self.speed}]
-        records.append({"metric": "prompt_tokens", "value": self.n_prompt})
-        records += [{"metric": "tokens", "text": number, "value": n} for number, n in enumerate(written, 1)]
+        records = [
+            {"metric": "tokens_per_second", "value": self.speed},
+            {"metric": "prompt_tokens", "value": self.n_prompt},
+            *({"metric": "tokens", "text": number, "value": n} for number, n in enumerate(written, 1)),
+        ]
         self.run.results(records, tokens_per_second=self.speed)
 
 

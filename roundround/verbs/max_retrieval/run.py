@@ -209,8 +209,7 @@ def resume(run: Run, model: MaxRetrieval, optimizer: torch.optim.Optimizer, mine
         return 0
     whole = checkpoints.load(newest)
     checkpoints.load_into(model, share_of(whole.weights, mine), newest)
-    state = share_of(whole.optimizer, mine)
-    optimizer.load_state_dict(state)
+    optimizer.load_state_dict(share_of(whole.optimizer, mine))
     first_step = int(whole.state["step"])
     print_status(f"resuming after step {first_step:,}")
     return first_step
@@ -271,8 +270,10 @@ def softmax_of(config: MaxRetrievalConfig, name: str, **replaced: Any) -> Attent
             f"normalisers.{name} is the baseline, and must be the plain softmax; give other normalisers another name"
         )
     if softmax.window is not None or type(softmax).row_parameters is not AttentionSoftmax.row_parameters:
-        what = "a window or parameters of each token"
-        raise UserError(f"normalisers.{name} has {what}, but the items of a set are not tokens in order; leave it out")
+        raise UserError(
+            f"normalisers.{name} has a window or parameters of each token, but the items of a set are not tokens in "
+            "order; leave it out"
+        )
     return softmax
 
 
@@ -366,8 +367,8 @@ def tabulate(run: Run, config: MaxRetrievalConfig, measured: report.Measured) ->
     if apart is not None:
         for metric, distance in zip(report.FROM_PAPER, apart, strict=True):
             headline[metric] = distance.value
-            several = math.isfinite(distance.low)  # one seed has no interval
-            interval = {"low": distance.low, "high": distance.high} if several else {}
+            # one seed has no interval
+            interval = {"low": distance.low, "high": distance.high} if math.isfinite(distance.low) else {}
             records.append({"metric": metric, "value": distance.value, **interval})
     run.results(records, **headline)
     if run.writes:

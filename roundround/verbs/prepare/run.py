@@ -50,8 +50,7 @@ def prepare(cfg: DictConfig, invocation: Invocation) -> None:
         records = [{"metric": name, "value": value} for name, value in numbers.items()]
         run.results([{"places": addresses, "n_processes": n_processes} | record for record in records], **numbers)
         for entry in entries:
-            sums = {count: sum(entry.meta[split][count] for split in SPLITS) for count in COUNTS}
-            counted = ", ".join(f"{sums[count]:,} {count}" for count in COUNTS)
+            counted = ", ".join(f"{sum(entry.meta[split][count] for split in SPLITS):,} {count}" for count in COUNTS)
             address, shards = entry.store.address, entry.meta["shards"]
             print_status(printable(f"prepared in {address}: {counted} of text, {len(shards):,} shards"))
         print_status(f"in {seconds:,.1f} s with n_processes={n_processes}")

@@ -190,8 +190,12 @@ def draw_curve(
         records += report.records_of_loss(loss, **common, ablate=str(band), end=band.end, kept=1 - band.fraction)
     run.results(records)
     if run.writes:
-        title = f"{probed.name}: perplexity without part of the frequencies"
-        drawing = Drawing("ablation", title, kept_panels(records), note=f"{n_targets(before):,} targets.")
+        drawing = Drawing(
+            "ablation",
+            f"{probed.name}: perplexity without part of the frequencies",
+            kept_panels(records),
+            note=f"{n_targets(before):,} targets.",
+        )
         save_drawing(drawing, run.directory / "figures", style, alike=True)
         report.show_losses({"none": before, **dict(zip(map(str, steps), losses, strict=True))})
 
