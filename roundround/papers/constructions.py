@@ -158,10 +158,9 @@ def before_rotation(probed: ProbedModel, tokens: Sequence[int]) -> list[tuple[Te
     RoPE does not rotate a vector at position 0, and shifting all positions changes no layer's input.
     """
     at_zero = torch.arange(len(tokens))
-    rows = [(tokens, -place) for place in range(len(tokens))]
     return [
         (call.q_BHTC[at_zero, :, at_zero].transpose(0, 1), call.k_BHTC[at_zero, :, at_zero].transpose(0, 1))
-        for call in calls(probed, rows)
+        for call in calls(probed, [(tokens, -place) for place in range(len(tokens))])
     ]
 
 

@@ -128,8 +128,7 @@ def without_decay(what: str, curves_DN: Tensor) -> CheckedNumber:
 
 def wander(f_N: Tensor) -> float:
     """Root mean square deviation of a curve from its moving average, which reaches AROUND distances to either side."""
-    n = 2 * AROUND + 1
-    return float((f_N[AROUND:-AROUND] - f_N.unfold(0, n, 1).mean(1)).square().mean().sqrt())
+    return float((f_N[AROUND:-AROUND] - f_N.unfold(0, 2 * AROUND + 1, 1).mean(1)).square().mean().sqrt())
 
 
 def band(curves_DN: Tensor) -> list[Curve]:
@@ -542,10 +541,9 @@ def compare_encodings(sweep: pd.DataFrame) -> list[CheckedNumber]:
         what, error = f"{PAPER[pe][0]} less {PAPER[baseline][0]}, {length:,} tokens", (high - low) / 2
         published = paper_difference(pe, baseline)[0] if length == LENGTHS[0] else None
         if published is None or baseline != BASELINE:
-            number = shown(f"{what} ({low:+.4f} to {high:+.4f})", nats, published, error)
+            comparisons.append(shown(f"{what} ({low:+.4f} to {high:+.4f})", nats, published, error))
         else:
-            number = near(what, nats, published, MARGIN, published, error, signed=True)
-        comparisons.append(number)
+            comparisons.append(near(what, nats, published, MARGIN, published, error, signed=True))
     return comparisons
 
 

@@ -178,8 +178,7 @@ def compare_maps(what: str, ours: Array, published: Array) -> list[CheckedNumber
         for n, (a, b) in enumerate(zip(*means, strict=True), 1)
     ]
     if ours.shape == published.shape:
-        alike = correlation(ours, published)
-        found.append(near(f"{what}: correlation of the cells", alike, 1.0, 0.1))
+        found.append(near(f"{what}: correlation of the cells", correlation(ours, published), 1.0, 0.1))
     return found
 
 
@@ -228,8 +227,10 @@ def norms_by_layer(run: RunVerb, subject: Subject, maps: Mapping[str, str], by_t
         what, kind, here = (key, "query", seen[key]) if by_text else (PLURALS[key], key, seen["shakespeare"])
         published, map_PL = heat_map(name), here.by_layer(f"{kind}_norm")
         if subject.is_the_papers:
-            without = here.by_layer(f"{kind}_norm_without_first")
-            readings = {"with first tokens": map_PL, "without first tokens": without}
+            readings = {
+                "with first tokens": map_PL,
+                "without first tokens": here.by_layer(f"{kind}_norm_without_first"),
+            }
             fit, map_PL, chosen = best_fit(readings, published)
             remarks.append(f"{'On' if by_text else 'For'} {what} the best fit is: {fit}.")
         ours_L, published_L = fastest_mean(map_PL), fastest_mean(published)

@@ -505,8 +505,9 @@ class InBfloat16:
     @torch.no_grad()
     def attended(self, sets: Sets) -> tuple[Tensor, Tensor]:
         """Attention logits [S, B, N], and the values [S, B, N, D]."""
-        priorities_SBN, queries_SB = sets.priorities_SBN.bfloat16(), sets.queries_SB.bfloat16()
-        return self.model.logits_and_values(replace(sets, priorities_SBN=priorities_SBN, queries_SB=queries_SB))
+        return self.model.logits_and_values(
+            replace(sets, priorities_SBN=sets.priorities_SBN.bfloat16(), queries_SB=sets.queries_SB.bfloat16())
+        )
 
     def answer_from(self, mean_SBD: Tensor, total_SB: Tensor) -> Tensor:
         """Logits of the classes from `mean_SBD`, the weighted sum of the values: [S, B, K]. `total_SB` is not used."""
