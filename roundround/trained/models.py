@@ -73,12 +73,8 @@ def check_buildable(config: Any, n_vocab: int = 2) -> int:
 
     Raises UserError if nodes of the config do not fit each other. So the error comes before the data are prepared.
     """
-    return count_parameters(lambda: decoder_of_config(config, n_vocab))
-
-
-def count_parameters(make: Callable[[], nn.Module]) -> int:
-    """The number of parameters of the model from `make`. Raises UserError if a size is too large for a tensor."""
-    return sum(parameter.numel() for parameter in planned(make).parameters())
+    decoder = planned(lambda: decoder_of_config(config, n_vocab))
+    return sum(parameter.numel() for parameter in decoder.parameters())
 
 
 def planned(make: Callable[[], M]) -> M:
@@ -148,9 +144,9 @@ class TrainedRun:
         for part, mark in MARKS.items():
             needed, there = ({name for name in names if mark in name} for names in (plan.state_dict(), weights))
             if needed != there and (needed or part in ("qk_norm", "gate")):
-                names = ", ".join(sorted(needed ^ there))
                 raise UserError(
-                    f"{part} has parameters that the checkpoint lacks, or lacks parameters of the checkpoint: {names}"
+                    f"{part} has parameters that the checkpoint lacks, or lacks parameters of the checkpoint: "
+                    f"{', '.join(sorted(needed ^ there))}"
                 )
             if not needed:
                 weights = {name: value for name, value in weights.items() if mark not in name}

@@ -229,12 +229,21 @@ def llama_weights(cfg: DictConfig, overrides: list[str], choices: dict[str, Any]
     checkpoint = read_checkpoint(cfg.init)
     refuse_own_model(overrides)
     nodes, name = checkpoint.nodes, checkpoint.folder.name
-    brought: dict[str, Any] = dict.fromkeys(("pattern", "qk_norm", "gate")) | nodes.others
-    brought |= {"model": nodes.model, "pe": nodes.pe, "init": checkpoint.reference}
-    brought["tokenizer"] = {"_target_": target(HuggingFace), "name": checkpoint.tokenizer}
-    names: dict[str, str | None] = dict.fromkeys(("pattern", "qk_norm", "gate"))
-    names |= {"model": name, "tokenizer": "hf"} | dict.fromkeys(nodes.others, name)
-    names["pe"] = None if nodes.pe is None else str(nodes.pe["_target_"]).split(".")[-2]
+    brought: dict[str, Any] = {
+        **dict.fromkeys(("pattern", "qk_norm", "gate")),
+        **nodes.others,
+        "model": nodes.model,
+        "pe": nodes.pe,
+        "init": checkpoint.reference,
+        "tokenizer": {"_target_": target(HuggingFace), "name": checkpoint.tokenizer},
+    }
+    names: dict[str, str | None] = {
+        **dict.fromkeys(("pattern", "qk_norm", "gate")),
+        **dict.fromkeys(nodes.others, name),
+        "model": name,
+        "pe": None if nodes.pe is None else str(nodes.pe["_target_"]).split(".")[-2],
+        "tokenizer": "hf",
+    }
     return LlamaWeights(checkpoint), take_over(cfg, overrides, choices, brought, names)
 
 

@@ -84,7 +84,6 @@ def exported_kinds(
 def model_to_export(trained: TrainedRun, decoder: Decoder) -> ModelToExport:
     """The run's tokenizer, the decoder with a checkpoint's weights, and the arguments that build the same decoder."""
     vocabulary, own = trained.vocabulary(), trained.config
-    of_text_task = isinstance(trained.task(), TextTask)
     kinds, classes = exported_kinds(**parts_of(own))
     return ModelToExport(
         decoder=decoder,
@@ -92,7 +91,7 @@ def model_to_export(trained: TrainedRun, decoder: Decoder) -> ModelToExport:
         kinds=kinds,
         classes=classes,
         tokenizer=vocabulary.tokenizer,
-        first_token=beginning(vocabulary)[-1] if of_text_task else vocabulary.first_token,
+        first_token=beginning(vocabulary)[-1] if isinstance(trained.task(), TextTask) else vocabulary.first_token,
         end_of_document=vocabulary.end_of_document,
         separate_documents=trained.separate_documents,
     )

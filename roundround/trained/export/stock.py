@@ -111,10 +111,9 @@ def check_parts(decoder: Decoder, attentions: Sequence[Attention], sizes: Mappin
 
     Raises NoStockClass if the decoder has a part that all classes lack.
     """
-    softmaxes = [attention.softmax for attention in attentions]
     others = [
         type(softmax).__name__
-        for softmax in softmaxes
+        for softmax in (attention.softmax for attention in attentions)
         if not isinstance(softmax, Softmax) and not (isinstance(softmax, Temperature) and softmax.temperature == 1)
     ]
     beyond = [f"model.{name}={sizes[name]}" for name in BEYOND if sizes.get(name)]
@@ -219,5 +218,7 @@ def stock_weights(decoder: Decoder, config: PreTrainedConfig) -> dict[str, Tenso
 
 def weights_by_llama_name(decoder: Decoder) -> dict[str, Tensor]:
     """The decoder's weights, unchanged, under Llama's names; weights that Llama lacks are named in the same way."""
-    state = decoder.state_dict()
-    return {name if name.startswith("lm_head.") else f"model.{name}": tensor for name, tensor in state.items()}
+    return {
+        name if name.startswith("lm_head.") else f"model.{name}": tensor
+        for name, tensor in decoder.state_dict().items()
+    }
