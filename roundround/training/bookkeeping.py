@@ -261,8 +261,7 @@ def peak_flops(device: torch.device, precision: str, *, n_devices: int = 1) -> f
 
 
 def flops_by_name(name: str) -> float | None:
-    known = (peak for part, peak in TERAFLOPS.items() if re.search(rf"\b{part}\b", name))
-    peak = next(known, None)
+    peak = next((peak for part, peak in TERAFLOPS.items() if re.search(rf"\b{part}\b", name)), None)
     return None if peak is None else peak * 1e12
 
 

@@ -220,11 +220,12 @@ class TrainingCallback(lightning.Callback):
 
     def validate(self, trainer: lightning.Trainer, module: LanguageModel, step: int) -> bool:
         """Measure the held-out data, a share on each rank. Returns whether this checkpoint is the best so far."""
-        shares = {"rank": trainer.global_rank, "world_size": trainer.world_size}
         handlers = on_signals(interrupt) if trainer.world_size == 1 else {}  # several processes measure to the end
         try:
             with trainer.precision_plugin.val_step_context(), gathered(module.decoder):
-                sums = self.material.measure(module.decoder, **shares, device=module.device)
+                sums = self.material.measure(
+                    module.decoder, rank=trainer.global_rank, world_size=trainer.world_size, device=module.device
+                )
         finally:
             put_back(handlers)
         measured = self.material.measured(trainer.strategy.reduce(sums.to(module.device), reduce_op="sum"))

@@ -160,15 +160,15 @@ class TextMaterial(Material):
         }
 
     def about(self) -> list[str]:
-        data = self.data
-        line = f"{len(data.train):,} training tokens, {len(data.held_out):,} held out, vocabulary {data.n_vocab:,}"
+        data, apart = self.data, self.separator is not None
         again = ", ".join(f"{name} {n:,.1f} times" for name, n in self.passes.items() if n > 1)
-        found: list[str | None] = [line, again and f"read more than once: {again}"]
-        if self.separator is not None:
-            found[0] = f"{line}; documents do not see each other"
-        else:
-            found.insert(1, self.data.about_documents("train", self.length))
-        return [line for line in found if line]
+        lines = (
+            f"{len(data.train):,} training tokens, {len(data.held_out):,} held out, vocabulary {data.n_vocab:,}"
+            + ("; documents do not see each other" if apart else ""),
+            None if apart else data.about_documents("train", self.length),
+            again and f"read more than once: {again}",
+        )
+        return [line for line in lines if line]
 
     def batches(self, shares: Shares) -> TrainingWindows:
         return TrainingWindows(self.data.train, shares, seed=self.config.seed, length=self.length)
@@ -185,8 +185,7 @@ class TextMaterial(Material):
         if self.separator is None:
             return window_T[None]
         ends = (window_T == self.separator).nonzero().flatten() + 1
-        documents = torch.tensor_split(window_T, ends.cpu())
-        return max(documents, key=len)[None]
+        return max(torch.tensor_split(window_T, ends.cpu()), key=len)[None]
 
     def measure(self, decoder: Decoder, *, rank: int, world_size: int, device: torch.device) -> Tensor:
         batch, own = max(1, self.config.batch_size // world_size), self.windows[rank::world_size]

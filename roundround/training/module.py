@@ -211,15 +211,16 @@ def about_softmax(run: Run, decoder: Decoder) -> list[str]:
     run.note(trains_as_softmax=as_softmax)
     if not as_softmax or isinstance(decoder.layers[0].self_attn.softmax, Softmax):
         return []
-    name = run.manifest["choices"].get("softmax")
-    return [f"softmax={name} acts only at inference; the model is trained as with softmax=softmax"]
+    return [
+        f"softmax={run.manifest['choices'].get('softmax')} acts only at inference; the model is trained as with "
+        "softmax=softmax"
+    ]
 
 
 @torch.no_grad()
 def trains_as_softmax(decoder: Decoder) -> bool:
     """Whether every normaliser of this decoder equals the plain softmax in training."""
-    normalisers = [module for module in decoder.modules() if isinstance(module, AttentionSoftmax)]
-    return all(map(is_softmax_in_training, normalisers))
+    return all(is_softmax_in_training(part) for part in decoder.modules() if isinstance(part, AttentionSoftmax))
 
 
 def is_softmax_in_training(softmax: AttentionSoftmax, n_rows: int = 16) -> bool:

@@ -189,8 +189,10 @@ def who_starts_processes() -> dict[str, Any]:
             "MASTER_ADDR": host,
             "MASTER_PORT": str(port),
         }
-        n_nodes = max(1, launched.n_processes // launched.n_on_machine)
-        return {"plugins": [TorchElasticEnvironment()], "num_nodes": n_nodes}
+        return {
+            "plugins": [TorchElasticEnvironment()],
+            "num_nodes": max(1, launched.n_processes // launched.n_on_machine),
+        }
     launched = launch()
     if launched is not None and without_srun(launched) and launched.n_processes > 1:
         raise UserError(f"this Slurm job has {launched.n_processes} tasks; put srun in front of the command")
