@@ -158,9 +158,11 @@ class Job:
         """
         hydra_config = HydraConfig.get()
         typed = {override.partition("=")[0].lstrip("+~") for override in typed_overrides()}
-        found = hydra_config.runtime.choices.items()  # a pattern's own choices are in its yaml; typed ones are kept
-        of_kinds = {group for group in typed if "@pattern." in group}
-        choices = {group: option for group, option in found if "@" not in group or group in of_kinds}
+        choices = {  # a pattern's own choices are in its yaml; typed ones are kept
+            group: option
+            for group, option in hydra_config.runtime.choices.items()
+            if "@" not in group or ("@pattern." in group and group in typed)
+        }
         if "logger" not in choices:
             raise UserError(
                 "logger must be one option in a yaml; to give several, write logger=[wandb,csv] on the command line"
@@ -173,8 +175,8 @@ class Job:
                 self.verb.name,
                 *typed_overrides(),
                 *(["--config-dir", self.config_dir] if self.config_dir else []),
+                *(["--config-name", name] if name != config_name(self.verb.name) else []),
             ]
-            words += ["--config-name", name] if name != config_name(self.verb.name) else []
         return Invocation(
             verb=self.verb.name,
             directory=directory,

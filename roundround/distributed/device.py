@@ -43,8 +43,7 @@ def pick_device(name: str) -> torch.device:
         if device.type == "cuda" and device.index is not None:
             torch.cuda.set_device(device)  # for kernels that are launched on the current device
     except (RuntimeError, AssertionError) as error:  # torch adds a page about backends
-        why = str(error).splitlines()[0].partition(". ")[0]
-        raise UserError(f"device={name} cannot be used: {why}") from error
+        raise UserError(f"device={name} cannot be used: {str(error).splitlines()[0].partition('. ')[0]}") from error
     return device
 
 

@@ -65,14 +65,12 @@ def read(
     launcher: str, rank: str, local_rank: str, n_processes: str, n_on_machine: str | int, *, machine: str
 ) -> Launch:
     """The launch that the environment variables of these names describe."""
-    names = (rank, local_rank, n_processes, n_on_machine)
-    values = [name if isinstance(name, int) else int(os.environ[name]) for name in names]
     return Launch(
         launcher=launcher,
-        rank=values[0],
-        local_rank=values[1],
-        n_processes=values[2],
-        n_on_machine=values[3],
+        rank=int(os.environ[rank]),
+        local_rank=int(os.environ[local_rank]),
+        n_processes=int(os.environ[n_processes]),
+        n_on_machine=n_on_machine if isinstance(n_on_machine, int) else int(os.environ[n_on_machine]),
         machine=int_of(machine),
     )
 

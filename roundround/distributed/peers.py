@@ -202,8 +202,7 @@ class Peers:
         return received
 
     def record_end(self, code: int, line: str) -> None:
-        ending = {"code": code, "line": line, "lost": sorted(self.named_lost)}
-        self.store.set(f"left/{self.rank}", json.dumps(ending))
+        self.store.set(f"left/{self.rank}", json.dumps({"code": code, "line": line, "lost": sorted(self.named_lost)}))
         if 0 < code < 128:
             self.store.set("failed", str(self.rank))
 

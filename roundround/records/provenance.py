@@ -72,8 +72,7 @@ AS_ALWAYS = [  # `git apply` must take the patch whatever the user's git configu
 
 def config_hash(config: Any) -> str:
     """Hash of the whole config, output paths included. It does not depend on the order of the keys."""
-    text = json.dumps(config, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 def versions() -> dict[str, str]:

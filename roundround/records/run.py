@@ -67,9 +67,8 @@ class Run:
         """Append one line to metrics.jsonl and call the loggers. A number that is not finite is written as a string."""
         if not self.writes:
             return
-        line = named(metrics)
         with open(self.directory / METRICS, "a", encoding="utf-8") as file:
-            file.write(json.dumps({"step": step, **line}) + "\n")
+            file.write(json.dumps({"step": step, **named(metrics)}) + "\n")
         self.has_logged = True
         for logger in list(self.loggers):
             try:
@@ -85,8 +84,7 @@ class Run:
         path = self.directory / METRICS
         if path.exists():
             lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
-            kept = [line for line in lines if step_of(line) <= step]
-            write_atomically(path, "".join(line + "\n" for line in kept))
+            write_atomically(path, "".join(f"{line}\n" for line in lines if step_of(line) <= step))
         for logger in self.loggers:
             logger.forget_after(step)
 
@@ -204,10 +202,9 @@ def of_trained(manifest: dict[str, Any], source: Path) -> dict[str, Any]:
     own = manifest["config"]
     replaced = {name: own[name] for name in REPLACED if own.get(name) is not None}
     choices = {**trained.get("choices", {}), **manifest.get("choices", {})}
-    fields = of_manifest({**trained, "config": {**trained["config"], **replaced}, "choices": choices})
     kept = {name: node for name, node in trained["config"].items() if name in REBUILT and name not in replaced}
     return (
-        fields
+        of_manifest({**trained, "config": {**trained["config"], **replaced}, "choices": choices})
         | {"checkpoint": own.get("checkpoint")}
         | of_texts(own)
         | source_is(source, trained, kept)
