@@ -101,8 +101,9 @@ class LlamaCheckpoint:
 
     def check(self, decoder: Decoder) -> None:
         """Raises UserError if the names or shapes of the weights are not the decoder's."""
-        state = decoder.state_dict()
-        own = {name: list(value.shape) for name, value in state.items() if not belongs_to_a_variant(name)}
+        own = {
+            name: list(value.shape) for name, value in decoder.state_dict().items() if not belongs_to_a_variant(name)
+        }
         given = {name: list(weight.shape) for name, weight in self.weights.items()}
         wrong = sorted(name for name in own.keys() | given.keys() if own.get(name) != given.get(name))
         if wrong:
@@ -120,9 +121,10 @@ def checkpoint_folder(reference: object) -> Path:
     if name in packaged:
         return packaged[name]
     if not given.startswith(PREFIX) or given == PREFIX:
-        names = " or ".join(packaged)
-        kinds = f"run:DIR, run:last, {PREFIX}DIR with a Llama-type checkpoint in it"
-        raise UserError(f"init={given} must be one of {kinds}, or {names}")
+        raise UserError(
+            f"init={given} must be one of run:DIR, run:last, {PREFIX}DIR with a Llama-type checkpoint in it, or "
+            f"{' or '.join(packaged)}"
+        )
     return home_expanded(given.removeprefix(PREFIX), "the model").absolute()
 
 
@@ -176,11 +178,10 @@ def stored_weights(files: Sequence[Path], *, one_less: bool) -> dict[str, Stored
                     shape, dtype = tuple(header.get_shape()), header.get_dtype()
                     if dtype not in FLOATS:
                         raise UserError(f"{name} is stored as {dtype}; dequantise it to one of {', '.join(FLOATS)}")
-                    plus_one = one_less and name.endswith("norm.weight")
                     own_name = re.sub(
                         r"\.self_attn\.([qk]_norm)\.", r".self_attn.qk_norm.\1.", name.removeprefix("model.")
                     )
-                    found[own_name] = StoredWeight(file, name, shape, plus_one)
+                    found[own_name] = StoredWeight(file, name, shape, one_less and name.endswith("norm.weight"))
     return found
 
 

@@ -102,8 +102,12 @@ class Pretrained:
         try:
             files = self.safetensors()
             if not self.offload:
-                instead = "give model.offload=true, which leaves the weights on disk"
-                check_fits(sum(file.stat().st_size for file in files), device, self.path, instead)
+                check_fits(
+                    sum(file.stat().st_size for file in files),
+                    device,
+                    self.path,
+                    "give model.offload=true, which leaves the weights on disk",
+                )
             options: dict[str, Any] = {"dtype": DTYPES[self.dtype], "use_safetensors": None if self.pickled else True}
             if self.offload:
                 options["device_map"] = {"": "disk"}
@@ -199,8 +203,9 @@ class ProbedHuggingFaceModel(ProbedModel):
     def tables(self) -> list[Tensor]:
         tables = rotary_tables(self.pretrained)
         if not tables:
-            name = type(self.pretrained).__name__
-            raise UserError(f"{self.name} ({name}) has no RoPE, so it has no frequencies to probe")
+            raise UserError(
+                f"{self.name} ({type(self.pretrained).__name__}) has no RoPE, so it has no frequencies to probe"
+            )
         return [table.within_context_P.detach().double().cpu() for table in tables]
 
     @property
@@ -301,6 +306,8 @@ class ProbedHuggingFaceModel(ProbedModel):
 def as_pretrained_model(model: object) -> PreTrainedModel:
     """The model itself. Raises UserError if it is not a Hugging Face model."""
     if not isinstance(model, PreTrainedModel):
-        what = "a loaded Hugging Face decoder, or the model that rr.load returns"
-        raise UserError(f"the model must be {what}, not a {type(model).__name__}")
+        raise UserError(
+            "the model must be a loaded Hugging Face decoder, or the model that rr.load returns, not a "
+            f"{type(model).__name__}"
+        )
     return model

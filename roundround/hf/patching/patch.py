@@ -146,12 +146,10 @@ def check_alike(
         if alike and isinstance(own, RotaryEncoding) and isinstance(shared, RotaryEncoding):
             alike = torch.equal(own.frequencies(torch.float64), shared.frequencies(torch.float64))
         if not alike:
-            names = (
-                f"{type(own).__name__} in layer {shape.layer}, {type(shared).__name__} in layer {shared.shape.layer}"
-            )
             raise UserError(
-                f"pe= would give layers of one kind different encodings ({names}), but these layers share one; "
-                "set the encoding of each kind with pattern="
+                f"pe= would give layers of one kind different encodings ({type(own).__name__} in layer {shape.layer}, "
+                f"{type(shared).__name__} in layer {shared.shape.layer}), but these layers share one; set the encoding "
+                "of each kind with pattern="
             )
 
 
