@@ -1,0 +1,203 @@
+"""A case of the suite on disk: a checkpoint, a prompt, and the log-probabilities that each hypothesis expects.
+
+    CASE/transformers5/       config.json in the form of transformers 5, weights, tokenizer
+    CASE/transformers4/       the same weights and the older form of config.json, if the family existed then
+    CASE/prompt.json          {"ids": [...], "sha256": "..."}
+    CASE/expected.safetensors ln p of each prompt token after the first, [T - 1] in float32: `right`, the same in other
+                              precisions (`rounded/float16`), and under each mistake (`mistake/the window is ignored`)
+
+Letters: T tokens of the prompt, V vocabulary.
+
+Tested by tests/engines/test_suite.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from torch import Tensor, nn
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from roundround.engines.families import FAMILIES, N_BYTES, SPECIAL, config_of, model_of
+from roundround.engines.mistakes import mistakes_of, ropes
+from roundround.support.errors import UserError, one_line
+
+FORMAT = "roundround case 1"
+N_TOKENS, LONG = 320, {"llama": 1_100, "gemma3": 1_100}  # more than 1,000, so that bfloat16 rounds positions
+SHOWN = 2.0  # a mistake shows if it moves more than so many times what bfloat16 moves, root mean square
+NEW, OLD = "transformers5", "transformers4"  # folders of the two forms of config.json
+NOT_IN_4 = ("ministral3", "gemma4", "mimo_v2_flash")
+PRECISIONS: Mapping[str, Callable[[PreTrainedModel], PreTrainedModel]] = {
+    "bfloat16": lambda model: model.bfloat16(),
+    "float16": lambda model: model.half(),
+    "int8": lambda model: with_int8_weights(model),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A case that was read. log_probs: by the name of each precision and mistake, [T - 1]. hidden: mistakes that move
+    too little to be seen.
+    """
+
+    folder: Path
+    ids: list[int]
+    sha256: str
+    right: Tensor
+    rounded: dict[str, Tensor]
+    mistakes: dict[str, Tensor]
+    hidden: list[str]
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    @property
+    def forms(self) -> list[Path]:
+        """The folders of its checkpoint, one for each form of config.json."""
+        return [path for path in (self.folder / NEW, self.folder / OLD) if path.is_dir()]
+
+
+# -- making a case
+
+
+def prompt_of(case: str) -> list[int]:
+    """The ids of a case's prompt, drawn from the bytes."""
+    generator = torch.Generator().manual_seed(5)
+    return torch.randint(0, N_BYTES, (LONG.get(case, N_TOKENS),), generator=generator).tolist()
+
+
+@torch.no_grad()
+def log_probs(model: PreTrainedModel, ids: list[int]) -> Tensor:
+    """ln p of each token after the first, [T - 1] in float32."""
+    ids_1T = torch.tensor([ids])
+    log_p_TV = model(ids_1T, use_cache=False).logits[0, :-1].float().log_softmax(-1)
+    return log_p_TV.gather(-1, ids_1T[0, 1:, None])[:, 0]
+
+
+def expectations(case: str, model: PreTrainedModel, ids: list[int]) -> tuple[dict[str, Tensor], list[str]]:
+    """The tensors of expected.safetensors; and the mistakes that do not show, which are left out."""
+    weights, own = model.state_dict(), config_of(case)
+    found = {"right": log_probs(model, ids)}
+    for name, rounded in PRECISIONS.items():
+        found[f"rounded/{name}"] = log_probs(rounded(model_of(case, weights=weights)), ids)
+    noise, hidden = rms(found["rounded/bfloat16"] - found["right"]), []
+    for mistake in mistakes_of(own, model):
+        wrong = model_of(case, mistake.changes(own), weights)
+        with mistake.made_in(wrong):
+            moved = log_probs(wrong, ids)
+        if rms(moved - found["right"]) > SHOWN * noise:
+            found[f"mistake/{mistake.name}"] = moved
+        else:
+            hidden.append(mistake.name)
+    return found, hidden
+
+
+def rms(x: Tensor) -> float:
+    return float(x.double().pow(2).mean().sqrt())
+
+
+def with_int8_weights(model: PreTrainedModel) -> PreTrainedModel:
+    """Round the weights of linear layers to 8 bits, with one scale for each output channel."""
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            scale = module.weight.abs().amax(1, keepdim=True) / 127
+            module.weight.data = (module.weight / scale).round() * scale
+    return model
+
+
+def write_case(case: str, folder: Path) -> None:
+    """Write a case into a new folder."""
+    model, ids = model_of(case), prompt_of(case)
+    found, hidden = expectations(case, model, ids)
+    model.save_pretrained(folder / NEW)
+    tokenizer().save_pretrained(folder / NEW)
+    config = json.loads((folder / NEW / "config.json").read_text())
+    if FAMILIES[case][0] not in NOT_IN_4 and case not in NOT_IN_4:
+        shutil.copytree(folder / NEW, folder / OLD)
+        (folder / OLD / "config.json").write_text(json.dumps(older_form(config), indent=2))
+    (folder / "prompt.json").write_text(json.dumps({"ids": ids, "sha256": hash_of(ids)}))
+    about = {"format": FORMAT, "hidden": json.dumps(hidden), "prompt": hash_of(ids)}
+    save_file({name: x.contiguous() for name, x in found.items()}, folder / "expected.safetensors", metadata=about)
+
+
+def hash_of(ids: list[int]) -> str:
+    return hashlib.sha256(json.dumps(ids).encode()).hexdigest()
+
+
+def tokenizer() -> PreTrainedTokenizerFast:
+    """A tokenizer with a token for each byte and the special tokens, exactly the model's vocabulary."""
+    vocabulary = {symbol: i for i, symbol in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    made = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    made.decoder = decoders.ByteLevel()
+    made.add_special_tokens(list(SPECIAL))
+    return PreTrainedTokenizerFast(
+        tokenizer_object=made, bos_token=SPECIAL[0], eos_token=SPECIAL[1], pad_token=SPECIAL[2], unk_token=SPECIAL[3]
+    )
+
+
+def older_form(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A config.json in the form of transformers 4: `rope_theta`, `rope_scaling`, `rope_local_base_freq`, ..."""
+    older = {key: value for key, value in config.items() if key not in ("rope_parameters", "dtype")}
+    older |= {"torch_dtype": config["dtype"], "transformers_version": "4.57.1"}
+    by_kind = ropes(config)
+    rope = by_kind.get("full_attention", by_kind.get("", {}))
+    base, share = rope.get("rope_theta"), rope.get("partial_rotary_factor")
+    scaling = {key: value for key, value in rope.items() if key not in ("rope_theta", "partial_rotary_factor")}
+    if config["model_type"] == "gpt_neox":
+        return older | {"rotary_emb_base": base, "rotary_pct": share}
+    if base is not None:
+        older |= {"rope_theta": base, "rope_scaling": None if rope["rope_type"] == "default" else scaling}
+    if share is not None:
+        older["partial_rotary_factor"] = share
+    if config["model_type"] == "gemma3_text":
+        older["rope_local_base_freq"] = by_kind["sliding_attention"]["rope_theta"]
+    return older
+
+
+# -- reading a case
+
+
+def read_suite(folder: Path) -> list[Case]:
+    """The cases in a folder. Raises UserError if it has none, or if one cannot be read."""
+    found = [read_case(path.parent) for path in sorted(folder.glob("*/expected.safetensors"))]
+    if not found:
+        raise UserError(f"{folder} has no cases; roundround check suite=all to={folder.name} writes them")
+    return found
+
+
+def read_case(folder: Path) -> Case:
+    """A case. Raises UserError if a file is missing or damaged."""
+    try:
+        prompt = json.loads((folder / "prompt.json").read_text())
+        with safe_open(folder / "expected.safetensors", "pt") as opened:
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+            about = opened.metadata() or {}
+        if about.get("format") != FORMAT or prompt["sha256"] != hash_of(prompt["ids"]) or "right" not in tensors:
+            raise ValueError("its files do not belong together")
+    except (OSError, SafetensorError, ValueError, KeyError) as error:
+        raise UserError(f"{folder} is not a case of a suite: {one_line(error)}") from error
+
+    def part(prefix: str) -> dict[str, Tensor]:
+        return {name.removeprefix(prefix): x for name, x in tensors.items() if name.startswith(prefix)}
+
+    return Case(
+        folder=folder,
+        ids=prompt["ids"],
+        sha256=prompt["sha256"],
+        right=tensors["right"],
+        rounded=part("rounded/"),
+        mistakes=part("mistake/"),
+        hidden=json.loads(about["hidden"]),
+    )

@@ -1,0 +1,248 @@
+"""The families of the suite: small models in which every window, chunk, scaling and norm acts within the prompt.
+
+Letters: T tokens, D model width, V vocabulary.
+
+Tested by tests/engines/test_suite.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+WINDOW = 24  # tokens; a prompt has hundreds
+TRAINED = 64  # tokens, the length before a scaling
+N_BYTES = 256  # the vocabulary: a token for each byte, then the special tokens
+SPECIAL = ("<s>", "</s>", "<pad>", "<unk>", "<extra_0>", "<extra_1>", "<extra_2>", "<extra_3>")
+GIVES_LOGITS = re.compile("q_proj|k_proj|q_b_proj|kv_b_proj|qkv_proj|query_key_value")
+EMBEDS = re.compile("embed_tokens|embed_in|wte")
+COMMON = {
+    "vocab_size": N_BYTES + len(SPECIAL),
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "max_position_embeddings": 2048,
+    "tie_word_embeddings": False,
+    "bos_token_id": 256,
+    "eos_token_id": 257,
+    "pad_token_id": 258,
+}
+
+
+def rope(rope_type: str = "default", rope_theta: float = 50_000.0, **others: Any) -> dict[str, Any]:
+    """The `rope_parameters` of a family or of a kind of its layers."""
+    return {"rope_type": rope_type, "rope_theta": rope_theta, **others}
+
+
+LOCAL = rope(rope_theta=1_000.0)
+YARN = rope("yarn", factor=8.0, original_max_position_embeddings=TRAINED, beta_fast=16.0, beta_slow=1.0)
+LLAMA3 = rope("llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=TRAINED)
+PARTIAL = rope(partial_rotary_factor=0.5)
+WINDOWED = {"sliding_window": WINDOW, "layer_types": ["sliding_attention", "sliding_attention", "full_attention"] * 2}
+SOME_ROTATE = {"no_rope_layers": [1, 1, 0] * 2}
+WIDE = {"hidden_size": 96, "head_dim": 24}  # families that divide the width by the number of heads
+
+
+def longrope(n_pairs: int) -> dict[str, Any]:
+    """LongRoPE with factors that grow from pair to pair, the long ones faster."""
+    short, long = ([1 + slope * pair for pair in range(n_pairs)] for slope in (0.1, 0.9))
+    return rope("longrope", original_max_position_embeddings=TRAINED, short_factor=short, long_factor=long)
+
+
+FAMILIES: Mapping[str, tuple[str, dict[str, Any]]] = {  # case: model_type, and what its config has besides COMMON
+    "llama": ("llama", {"rope_parameters": rope()}),
+    "llama-linear": ("llama", {"rope_parameters": rope("linear", factor=4.0)}),
+    "llama-dynamic": ("llama", {"rope_parameters": rope("dynamic", factor=4.0), "max_position_embeddings": TRAINED}),
+    "llama-yarn": ("llama", {"rope_parameters": YARN}),
+    "llama-llama3": ("llama", {"rope_parameters": LLAMA3}),
+    "llama-longrope": ("llama", {"rope_parameters": {**longrope(16), "factor": 16.0}}),
+    "qwen2": ("qwen2", {"rope_parameters": rope(), "use_sliding_window": True, "max_window_layers": 0, **WINDOWED}),
+    "qwen3": ("qwen3", {"rope_parameters": rope()}),
+    "qwen3-yarn": ("qwen3", {"rope_parameters": YARN}),
+    "qwen3_next": (
+        "qwen3_next",
+        {
+            "rope_parameters": PARTIAL,
+            "layer_types": ["full_attention"] * 6,
+            "num_experts": 0,
+            "mlp_only_layers": [*range(6)],
+        },
+    ),
+    "mistral": ("mistral", {"rope_parameters": rope(), "sliding_window": WINDOW}),
+    "ministral3": (
+        "ministral3",
+        {"rope_parameters": {**YARN, "mscale": 1.0, "mscale_all_dim": 0.0, "llama_4_scaling_beta": 0.3}},
+    ),
+    "gemma2": (
+        "gemma2",
+        {
+            "rope_parameters": rope(),
+            "query_pre_attn_scalar": 16,
+            "attn_logit_softcapping": 4.0,
+            "final_logit_softcapping": 8.0,
+            **WINDOWED,
+        },
+    ),
+    "gemma3": (
+        "gemma3_text",
+        {
+            "rope_parameters": {"sliding_attention": LOCAL, "full_attention": rope()},
+            "query_pre_attn_scalar": 16,
+            **WINDOWED,
+        },
+    ),
+    "gemma3-linear": (
+        "gemma3_text",
+        {
+            "rope_parameters": {"sliding_attention": LOCAL, "full_attention": rope("linear", factor=8.0)},
+            "query_pre_attn_scalar": 16,
+            **WINDOWED,
+        },
+    ),
+    "gemma4": (
+        "gemma4_text",
+        {
+            "rope_parameters": {
+                "sliding_attention": LOCAL,
+                "full_attention": rope("proportional", partial_rotary_factor=0.5),
+            },
+            "vocab_size_per_layer_input": COMMON["vocab_size"],
+            "hidden_size_per_layer_input": 0,
+            "global_head_dim": 32,
+            "num_kv_shared_layers": 0,
+            **WINDOWED,
+        },
+    ),
+    "phi3-longrope": (
+        "phi3",
+        {
+            "rope_parameters": {**longrope(12), "partial_rotary_factor": 1.0},
+            "original_max_position_embeddings": TRAINED,
+            **WIDE,
+        },
+    ),
+    "smollm3": ("smollm3", {"rope_parameters": rope(), **SOME_ROTATE, **WIDE}),
+    "olmo2": ("olmo2", {"rope_parameters": rope(), **WIDE}),
+    "olmo3": ("olmo3", {"rope_parameters": {"sliding_attention": rope(), "full_attention": YARN}, **WINDOWED, **WIDE}),
+    "gpt_oss": (
+        "gpt_oss",
+        {
+            "rope_parameters": {**YARN, "truncate": False},
+            "num_local_experts": 2,
+            "num_experts_per_tok": 1,
+            "intermediate_size": 64,
+            **WINDOWED,
+        },
+    ),
+    "llama4": (
+        "llama4_text",
+        {
+            "rope_parameters": rope(),
+            "attention_chunk_size": WINDOW,
+            "layer_types": ["chunked_attention", "chunked_attention", "full_attention"] * 2,
+            "floor_scale": 32,
+            "attn_scale": 0.4,
+            "intermediate_size_mlp": 96,
+            "num_local_experts": 1,
+            "moe_layers": [],
+            **SOME_ROTATE,
+        },
+    ),
+    "glm4": ("glm4", {"rope_parameters": PARTIAL}),
+    "cohere2": ("cohere2", {"rope_parameters": rope(), "logit_scale": 0.25, **WINDOWED}),
+    "exaone4": ("exaone4", {"rope_parameters": rope(), "sliding_window_pattern": 3, **WINDOWED}),
+    "granite": (
+        "granite",
+        {
+            "rope_parameters": rope(),
+            "attention_multiplier": 0.5,
+            "embedding_multiplier": 3.0,
+            "logits_scaling": 0.7,
+            "residual_multiplier": 0.8,
+            **WIDE,
+        },
+    ),
+    "helium": ("helium", {"rope_parameters": rope(), "hidden_size": 128, "intermediate_size": 48}),
+    "ernie4_5": ("ernie4_5", {"rope_parameters": rope()}),
+    "seed_oss": ("seed_oss", {"rope_parameters": rope()}),
+    "stablelm": ("stablelm", {"rope_parameters": PARTIAL, "qk_layernorm": True, **WIDE}),
+    "gpt_neox": ("gpt_neox", {"rope_parameters": PARTIAL, **WIDE}),
+    "gptj": (
+        "gptj",
+        {"n_embd": 96, "n_head": 4, "n_layer": 6, "n_positions": 2048, "n_inner": 96, "rotary_dim": 12},
+    ),
+    "apertus": ("apertus", {"rope_parameters": LLAMA3}),
+    "mimo_v2_flash": (
+        "mimo_v2_flash",
+        {
+            "rope_parameters": {
+                "sliding_attention": {**LOCAL, "partial_rotary_factor": 0.5},
+                "full_attention": PARTIAL,
+            },
+            "v_head_dim": 16,
+            "mlp_layer_types": ["dense"] * 6,
+            "n_routed_experts": 2,
+            **WINDOWED,
+        },
+    ),
+    "deepseek_v3": (
+        "deepseek_v3",
+        {
+            "rope_parameters": {**YARN, "mscale": 1.0, "mscale_all_dim": 1.0},
+            "first_k_dense_replace": 6,
+            "q_lora_rank": 32,
+            "kv_lora_rank": 32,
+            "qk_rope_head_dim": 16,
+            "qk_nope_head_dim": 16,
+            "v_head_dim": 16,
+            "num_key_value_heads": 4,
+            "head_dim": 16,
+        },
+    ),
+}
+
+
+def config_of(case: str, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The values of a case's config.json, without the defaults of its class."""
+    return {**COMMON, **FAMILIES[case][1], **(changes or {})}
+
+
+def model_of(
+    case: str, changes: Mapping[str, Any] | None = None, weights: Mapping[str, torch.Tensor] | None = None
+) -> PreTrainedModel:
+    """The model of a case in float32, with changed values of its config; random weights if none are given."""
+    config = AutoConfig.for_model(FAMILIES[case][0], **config_of(case, changes))
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval().float()
+    if weights is None:
+        draw(model)
+    else:
+        model.load_state_dict(dict(weights))
+    return model.requires_grad_(False)
+
+
+@torch.no_grad()
+def draw(model: PreTrainedModel, seed: int = 0) -> None:
+    """Draw weights that make attention sharp; norms and sinks differ from their initial values.
+
+    The weights are numbers of bfloat16, so that an engine may keep them in half precision.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    for name, parameter in model.named_parameters():
+        noise = torch.randn(parameter.shape, generator=generator)
+        if name.endswith("sinks"):
+            value = 2 * noise
+        elif parameter.dim() == 1:
+            value = float("norm" in name and bool((parameter == 1).all())) + 0.3 * noise
+        elif EMBEDS.search(name):
+            value = noise
+        else:
+            gain = 2.0 if "lm_head" in name or "embed_out" in name else 1.2 if GIVES_LOGITS.search(name) else 1.0
+            value = gain * parameter.shape[-1] ** -0.5 * noise
+        parameter.copy_(value.bfloat16())

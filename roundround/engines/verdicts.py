@@ -1,0 +1,50 @@
+"""The verdict on an engine's answers to a case: they agree, one mistake explains them, or nothing known does.
+
+The rule. The distance of the answers from a hypothesis is the root mean square of the differences of log-probabilities.
+The allowed distance is 3 times what the stated precision moves in transformers, and at least 0.001 nats. A mistake is
+named if its distance is allowed and at most half of the distance from the right answers; all mistakes within 1.5 times
+the smallest distance are named ("A or B"). Otherwise the answers agree if their distance from the right ones is
+allowed. An engine that computes rightly is not named a mistake: its rounding moves it away from every hypothesis alike.
+
+Tested by tests/engines/test_verdicts.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from roundround.engines.cases import Case, rms
+
+AGREES, MISTAKE, DIFFERS, REFUSED, MISSING = "agrees", "mistake", "differs", "refused", "missing"
+LEAST, TIMES = 1e-3, 3.0  # nats, and times the rounding of the precision
+NEARER, AS_NEAR = 0.5, 1.5
+VISIBLE = 10.0  # times the allowed distance: where a difference begins
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """A verdict. kind: one of the above. words: what is wrong. difference: the largest, in nats."""
+
+    kind: str
+    words: str = ""
+    difference: float | None = None
+
+
+def judge(case: Case, answers: Tensor, precision: str = "float32") -> Verdict:
+    """The verdict on answers [T - 1]. precision: that of the engine, float32 or a name in PRECISIONS."""
+    apart = (answers - case.right).abs()
+    difference = float(apart.max())
+    noise = rms(case.rounded[precision] - case.right) if precision in case.rounded else 0.0
+    allowed = max(LEAST, TIMES * noise)
+    distances = {name: rms(answers - expected) for name, expected in case.mistakes.items()}
+    from_right, nearest = rms(answers - case.right), min(distances.values(), default=float("inf"))
+    if nearest <= min(allowed, NEARER * from_right):
+        names = [name for name, distance in distances.items() if distance <= AS_NEAR * nearest + LEAST]
+        return Verdict(kind=MISTAKE, words=" or ".join(names), difference=difference)
+    if from_right <= allowed:
+        return Verdict(kind=AGREES, difference=difference)
+    first = next((i for i, one in enumerate(apart.tolist(), start=1) if not one <= VISIBLE * allowed), None)
+    where = f"from token {first} on" if first is not None else "everywhere by a little"
+    return Verdict(kind=DIFFERS, words=f"{where}, and no known mistake explains it", difference=difference)
