@@ -38,7 +38,7 @@ FLOORS = [
     {"report"},
     {"papers"},
     {"training", "analysis"},
-    {"asking"},
+    {"asking", "engines"},
     {"trained"},
     {"hf"},
     {"probing"},

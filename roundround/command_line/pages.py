@@ -35,6 +35,7 @@ from roundround.verbs import VERBS, verb_named
 GROUPS = {
     "bench": "The sets of `roundround bench`, and the parts of each.",
     "data": "What a model learns or is asked: text, a task, or minimal pairs.",
+    "engine": "What answers the cases of `roundround check suite=DIR`.",
     "experiment": "A published experiment with its settings, each for one verb.",
     "logger": "Where metrics go besides the run directory.",
     "model": "The architecture to train, or a pretrained model to measure.",

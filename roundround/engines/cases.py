@@ -158,6 +158,7 @@ def older_form(config: Mapping[str, Any]) -> dict[str, Any]:
     if config["model_type"] == "gpt_neox":
         return older | {"rotary_emb_base": base, "rotary_pct": share}
     if base is not None:
+        scaling |= {"type": rope["rope_type"]}  # its name before transformers 4.43, which some engines read
         older |= {"rope_theta": base, "rope_scaling": None if rope["rope_type"] == "default" else scaling}
     if share is not None:
         older["partial_rotary_factor"] = share

@@ -6,7 +6,7 @@ named if its distance is allowed and at most half of the distance from the right
 the smallest distance are named ("A or B"). Otherwise the answers agree if their distance from the right ones is
 allowed. An engine that computes rightly is not named a mistake: its rounding moves it away from every hypothesis alike.
 
-Tested by tests/engines/test_verdicts.py.
+Tested by tests/engines/test_suite.py.
 """
 
 from __future__ import annotations

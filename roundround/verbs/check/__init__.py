@@ -23,6 +23,7 @@ from roundround.support.errors import UserError
 
 if TYPE_CHECKING:
     from roundround.config.verb import Node
+    from roundround.engines.engine import Engine
     from roundround.hf.load import Pretrained
     from roundround.pe.base import PositionalEncoding
     from roundround.records.loggers.base import Logger
@@ -37,6 +38,8 @@ class CheckConfig:
 
     run: str | None = key(WHERE)
     checkpoint: str
+    suite: list[str] = key(WHERE)
+    answers: str | None = key(WHERE)
     to: str | None = key(WHERE)
     against: str | None = key(WHERE)
     n_heads: int
@@ -51,22 +54,25 @@ class CheckConfig:
     logger: Node[Logger] = key(WHERE)
     model: Node[Pretrained] | None = None
     pe: Node[PositionalEncoding] | None = None
+    engine: Node[Engine] | None = None
 
     def check(self) -> None:
         check_checkpoint(self.checkpoint)
         check_seed(seed=self.seed)
-        files = [name for name in ("to", "against") if getattr(self, name) is not None]
-        if len(self.given) != 1 or len(files) != (self.given == ["pe"]):
-            given = " ".join(f"{name}=" for name in (*self.given, *files)) or "nothing"
+        beside = [name for name in ("to", "against", "answers", "engine") if getattr(self, name) is not None]
+        allowed = {"pe": ("to", "against"), "suite": ("to", "answers", "engine")}.get("".join(self.given), ())
+        if len(self.given) != 1 or len(beside) != bool(allowed) or not {*beside} <= {*allowed}:
+            given = " ".join(f"{name}=" for name in (*self.given, *beside)) or "nothing"
             raise UserError(
                 f"check got {given}; give one of run=last, model=stories260k (or model=hf model.path=DIR), "
-                "pe=... with to=FILE.safetensors (to write vectors), or pe=... with against=FILE (to compare vectors)"
+                "pe=... with to=FILE.safetensors (to write vectors), pe=... with against=FILE (to compare vectors), "
+                "suite=all with to=DIR (to write cases), or suite=DIR with engine=NAME or answers=DIR (to judge them)"
             )
 
     @property
     def given(self) -> list[str]:
-        """Those of the keys run, model and pe that have a value. A valid config gives exactly one of them a value."""
-        return [name for name in ("run", "model", "pe") if getattr(self, name) is not None]
+        """The keys among run, model, pe and suite that have a value. A valid config has exactly one."""
+        return [name for name in ("run", "model", "pe", "suite") if getattr(self, name)]
 
 
 VERB = Verb(

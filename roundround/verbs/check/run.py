@@ -55,7 +55,7 @@ def check(cfg: DictConfig, invocation: Invocation) -> None:
     """Check a model's layers against its config, write an encoding's test vectors to a file, or check such a file."""
     config = checked(CheckConfig, cfg)
     [given] = config.given
-    read = {"run": ["checkpoint"], "model": [], "pe": ["train_length", *OF_THE_VECTORS]}[given]
+    read = {"run": ["checkpoint"], "model": [], "suite": [], "pe": ["train_length", *OF_THE_VECTORS]}[given]
     if config.against is not None:
         given, read = "against", ["train_length"]  # the file has the vectors
     if unread := sorted({"checkpoint", "train_length", *OF_THE_VECTORS} & overridden(invocation.overrides) - set(read)):
@@ -66,6 +66,11 @@ def check(cfg: DictConfig, invocation: Invocation) -> None:
         if config.to is not None:
             return write_vectors(cfg, config, invocation)
         return hold_against(cfg, config, invocation)
+    if config.suite:
+        from roundround.verbs.check import suite
+
+        act = suite.judge_all if config.to is None else suite.write
+        return act(cfg, config, invocation)
     device = pick_device(config.device)
     if config.model is not None:
         from roundround.hf.checkpoint import read_json
