@@ -22,12 +22,12 @@ GIVES_LOGITS = re.compile("q_proj|k_proj|q_b_proj|kv_b_proj|qkv_proj|query_key_v
 EMBEDS = re.compile("embed_tokens|embed_in|wte")
 COMMON = {
     "vocab_size": N_BYTES + len(SPECIAL),
-    "hidden_size": 64,
+    "hidden_size": 96,  # of 4 heads of 24: many engines divide the width by the number of heads
     "intermediate_size": 96,
     "num_hidden_layers": 6,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
-    "head_dim": 32,
+    "head_dim": 24,
     "max_position_embeddings": 2048,
     "tie_word_embeddings": False,
     "bos_token_id": 256,
@@ -47,7 +47,6 @@ LLAMA3 = rope("llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, o
 PARTIAL = rope(partial_rotary_factor=0.5)
 WINDOWED = {"sliding_window": WINDOW, "layer_types": ["sliding_attention", "sliding_attention", "full_attention"] * 2}
 SOME_ROTATE = {"no_rope_layers": [1, 1, 0] * 2}
-WIDE = {"hidden_size": 96, "head_dim": 24}  # families that divide the width by the number of heads
 
 
 def longrope(n_pairs: int) -> dict[str, Any]:
@@ -62,7 +61,7 @@ FAMILIES: Mapping[str, tuple[str, dict[str, Any]]] = {  # case: model_type, and 
     "llama-dynamic": ("llama", {"rope_parameters": rope("dynamic", factor=4.0), "max_position_embeddings": TRAINED}),
     "llama-yarn": ("llama", {"rope_parameters": YARN}),
     "llama-llama3": ("llama", {"rope_parameters": LLAMA3}),
-    "llama-longrope": ("llama", {"rope_parameters": {**longrope(16), "factor": 16.0}}),
+    "llama-longrope": ("llama", {"rope_parameters": {**longrope(12), "factor": 16.0}}),
     "qwen2": ("qwen2", {"rope_parameters": rope(), "use_sliding_window": True, "max_window_layers": 0, **WINDOWED}),
     "qwen3": ("qwen3", {"rope_parameters": rope()}),
     "qwen3-yarn": ("qwen3", {"rope_parameters": YARN}),
@@ -84,7 +83,8 @@ FAMILIES: Mapping[str, tuple[str, dict[str, Any]]] = {  # case: model_type, and 
         "gemma2",
         {
             "rope_parameters": rope(),
-            "query_pre_attn_scalar": 16,
+            "query_pre_attn_scalar": 12,
+            "tie_word_embeddings": True,
             "attn_logit_softcapping": 4.0,
             "final_logit_softcapping": 8.0,
             **WINDOWED,
@@ -94,7 +94,8 @@ FAMILIES: Mapping[str, tuple[str, dict[str, Any]]] = {  # case: model_type, and 
         "gemma3_text",
         {
             "rope_parameters": {"sliding_attention": LOCAL, "full_attention": rope()},
-            "query_pre_attn_scalar": 16,
+            "query_pre_attn_scalar": 12,
+            "tie_word_embeddings": True,
             **WINDOWED,
         },
     ),
@@ -102,7 +103,8 @@ FAMILIES: Mapping[str, tuple[str, dict[str, Any]]] = {  # case: model_type, and 
         "gemma3_text",
         {
             "rope_parameters": {"sliding_attention": LOCAL, "full_attention": rope("linear", factor=8.0)},
-            "query_pre_attn_scalar": 16,
+            "query_pre_attn_scalar": 12,
+            "tie_word_embeddings": True,
             **WINDOWED,
         },
     ),
@@ -115,8 +117,9 @@ FAMILIES: Mapping[str, tuple[str, dict[str, Any]]] = {  # case: model_type, and 
             },
             "vocab_size_per_layer_input": COMMON["vocab_size"],
             "hidden_size_per_layer_input": 0,
-            "global_head_dim": 32,
+            "global_head_dim": 24,
             "num_kv_shared_layers": 0,
+            "tie_word_embeddings": True,
             **WINDOWED,
         },
     ),
@@ -125,12 +128,11 @@ FAMILIES: Mapping[str, tuple[str, dict[str, Any]]] = {  # case: model_type, and 
         {
             "rope_parameters": {**longrope(12), "partial_rotary_factor": 1.0},
             "original_max_position_embeddings": TRAINED,
-            **WIDE,
         },
     ),
-    "smollm3": ("smollm3", {"rope_parameters": rope(), **SOME_ROTATE, **WIDE}),
-    "olmo2": ("olmo2", {"rope_parameters": rope(), **WIDE}),
-    "olmo3": ("olmo3", {"rope_parameters": {"sliding_attention": rope(), "full_attention": YARN}, **WINDOWED, **WIDE}),
+    "smollm3": ("smollm3", {"rope_parameters": rope(), **SOME_ROTATE}),
+    "olmo2": ("olmo2", {"rope_parameters": rope()}),
+    "olmo3": ("olmo3", {"rope_parameters": {"sliding_attention": rope(), "full_attention": YARN}, **WINDOWED}),
     "gpt_oss": (
         "gpt_oss",
         {
@@ -166,14 +168,13 @@ FAMILIES: Mapping[str, tuple[str, dict[str, Any]]] = {  # case: model_type, and 
             "embedding_multiplier": 3.0,
             "logits_scaling": 0.7,
             "residual_multiplier": 0.8,
-            **WIDE,
         },
     ),
-    "helium": ("helium", {"rope_parameters": rope(), "hidden_size": 128, "intermediate_size": 48}),
+    "helium": ("helium", {"rope_parameters": rope(), "intermediate_size": 64}),
     "ernie4_5": ("ernie4_5", {"rope_parameters": rope()}),
     "seed_oss": ("seed_oss", {"rope_parameters": rope()}),
-    "stablelm": ("stablelm", {"rope_parameters": PARTIAL, "qk_layernorm": True, **WIDE}),
-    "gpt_neox": ("gpt_neox", {"rope_parameters": PARTIAL, **WIDE}),
+    "stablelm": ("stablelm", {"rope_parameters": PARTIAL, "qk_layernorm": True}),
+    "gpt_neox": ("gpt_neox", {"rope_parameters": PARTIAL}),
     "gptj": (
         "gptj",
         {"n_embd": 96, "n_head": 4, "n_layer": 6, "n_positions": 2048, "n_inner": 96, "rotary_dim": 12},
@@ -241,7 +242,7 @@ def draw(model: PreTrainedModel, seed: int = 0) -> None:
         elif parameter.dim() == 1:
             value = float("norm" in name and bool((parameter == 1).all())) + 0.3 * noise
         elif EMBEDS.search(name):
-            value = noise
+            value = (0.2 if model.config.tie_word_embeddings else 1.0) * noise  # Gemma multiplies it by the root of D
         else:
             gain = 2.0 if "lm_head" in name or "embed_out" in name else 1.2 if GIVES_LOGITS.search(name) else 1.0
             value = gain * parameter.shape[-1] ** -0.5 * noise
