@@ -240,7 +240,7 @@ def draw(model: PreTrainedModel, seed: int = 0) -> None:
         if name.endswith("sinks"):
             value = 2 * noise
         elif parameter.dim() == 1:
-            value = float("norm" in name and bool((parameter == 1).all())) + 0.3 * noise
+            value = float((parameter == 1).all()) + 0.3 * noise  # gains start at 1, or at 0 where the code adds 1
         elif EMBEDS.search(name):
             value = (0.2 if model.config.tie_word_embeddings else 1.0) * noise  # Gemma multiplies it by the root of D
         else:
