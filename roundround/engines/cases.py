@@ -16,10 +16,11 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -29,13 +30,14 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from roundround.engines.families import FAMILIES, N_BYTES, SPECIAL, config_of, model_of
-from roundround.engines.mistakes import mistakes_of, ropes
+from roundround.engines.mistakes import code_of, mistakes_of, ropes
 from roundround.support.errors import UserError, one_line
 
-FORMAT = "roundround case 1"
+FORMAT, WRONG = "roundround case 1", "mistake/"  # WRONG stands before the name of a mistake
 N_TOKENS, LONG = 320, {"llama": 1_100, "gemma3": 1_100}  # more than 1,000, so that bfloat16 rounds positions
 SHOWN = 2.0  # a mistake shows if it moves more than so many times what bfloat16 moves, root mean square
 NEW, OLD = "transformers5", "transformers4"  # folders of the two forms of config.json
+N_PRINTABLE = 94  # the first tokens of the sorted vocabulary are the characters from ! to ~
 NOT_IN_4 = ("ministral3", "gemma4", "mimo_v2_flash")
 PRECISIONS: Mapping[str, Callable[[PreTrainedModel], PreTrainedModel]] = {
     "bfloat16": lambda model: model.bfloat16(),
@@ -46,21 +48,16 @@ PRECISIONS: Mapping[str, Callable[[PreTrainedModel], PreTrainedModel]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A case that was read. log_probs: by the name of each precision and mistake, [T - 1]. hidden: mistakes that move
-    too little to be seen.
-    """
+    """A case that was read. expected: the tensors [T - 1] of expected.safetensors, by their names."""
 
     folder: Path
     ids: list[int]
-    sha256: str
-    right: Tensor
-    rounded: dict[str, Tensor]
-    mistakes: dict[str, Tensor]
-    hidden: list[str]
+    expected: dict[str, Tensor]
 
     @property
-    def name(self) -> str:
-        return self.folder.name
+    def right(self) -> Tensor:
+        """The right answers, [T - 1]."""
+        return self.expected["right"]
 
     @property
     def forms(self) -> list[Path]:
@@ -72,17 +69,21 @@ class Case:
 
 
 def prompt_of(case: str) -> list[int]:
-    """The ids of a case's prompt, drawn from the bytes."""
+    """The ids of a case's prompt: printable characters of ASCII, which every tokenizer reads and writes alike."""
     generator = torch.Generator().manual_seed(5)
-    return torch.randint(0, N_BYTES, (LONG.get(case, N_TOKENS),), generator=generator).tolist()
+    return torch.randint(0, N_PRINTABLE, (LONG.get(case, N_TOKENS),), generator=generator).tolist()
 
 
 @torch.no_grad()
-def log_probs(model: PreTrainedModel, ids: list[int]) -> Tensor:
+def log_probs(model: PreTrainedModel, ids: Sequence[int]) -> Tensor:
     """ln p of each token after the first, [T - 1] in float32."""
-    ids_1T = torch.tensor([ids])
-    log_p_TV = model(ids_1T, use_cache=False).logits[0, :-1].float().log_softmax(-1)
-    return log_p_TV.gather(-1, ids_1T[0, 1:, None])[:, 0]
+    return chosen(model(torch.tensor([ids]), use_cache=False).logits[0], ids)
+
+
+def chosen(logits_TV: Any, ids: Sequence[int]) -> Tensor:
+    """ln p of each id after the first, [T - 1], from the logits at all ids or at all but the last."""
+    log_p_TV = torch.as_tensor(logits_TV)[: len(ids) - 1].float().log_softmax(-1)
+    return log_p_TV.gather(-1, torch.tensor(ids[1:])[:, None])[:, 0]
 
 
 def expectations(case: str, model: PreTrainedModel, ids: list[int]) -> tuple[dict[str, Tensor], list[str]]:
@@ -92,14 +93,17 @@ def expectations(case: str, model: PreTrainedModel, ids: list[int]) -> tuple[dic
     for name, rounded in PRECISIONS.items():
         found[f"rounded/{name}"] = log_probs(rounded(model_of(case, weights=weights)), ids)
     noise, hidden = rms(found["rounded/bfloat16"] - found["right"]), []
-    for mistake in mistakes_of(own, model):
-        wrong = model_of(case, mistake.changes(own), weights)
-        with mistake.made_in(wrong):
+    for name, (changes, edit) in mistakes_of(own, model).items():
+        try:
+            wrong = model_of(case, changes, weights)
+        except RuntimeError:
+            continue  # other kinds of layers would need weights of other shapes
+        with patch.dict(vars(code_of(wrong)), edit(wrong)):
             moved = log_probs(wrong, ids)
         if rms(moved - found["right"]) > SHOWN * noise:
-            found[f"mistake/{mistake.name}"] = moved
+            found[f"{WRONG}{name}"] = moved
         else:
-            hidden.append(mistake.name)
+            hidden.append(name)
     return found, hidden
 
 
@@ -136,9 +140,10 @@ def hash_of(ids: list[int]) -> str:
 
 
 def tokenizer() -> PreTrainedTokenizerFast:
-    """A tokenizer with a token for each byte and the special tokens, exactly the model's vocabulary."""
+    """A tokenizer of exactly the model's vocabulary."""
     vocabulary = {symbol: i for i, symbol in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
-    made = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    pair = ("\u0100", "\u0100")  # two bytes of 0, which no prompt has
+    made = Tokenizer(models.BPE(vocab={**vocabulary, "".join(pair): N_BYTES}, merges=[pair]))
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     made.decoder = decoders.ByteLevel()
     made.add_special_tokens(list(SPECIAL))
@@ -179,26 +184,16 @@ def read_suite(folder: Path) -> list[Case]:
 
 
 def read_case(folder: Path) -> Case:
-    """A case. Raises UserError if a file is missing or damaged."""
+    """A case. Raises UserError if a file is missing or damaged, or if there is code that an engine could run."""
     try:
         prompt = json.loads((folder / "prompt.json").read_text())
         with safe_open(folder / "expected.safetensors", "pt") as opened:
-            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+            expected = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
             about = opened.metadata() or {}
-        if about.get("format") != FORMAT or prompt["sha256"] != hash_of(prompt["ids"]) or "right" not in tensors:
+        if (about.get("format"), about.get("prompt")) != (FORMAT, hash_of(prompt["ids"])) or "right" not in expected:
             raise ValueError("its files do not belong together")
+        if code := [*folder.rglob("*.py")]:
+            raise ValueError(f"{code[0]} is code, and a case has none")
     except (OSError, SafetensorError, ValueError, KeyError) as error:
         raise UserError(f"{folder} is not a case of a suite: {one_line(error)}") from error
-
-    def part(prefix: str) -> dict[str, Tensor]:
-        return {name.removeprefix(prefix): x for name, x in tensors.items() if name.startswith(prefix)}
-
-    return Case(
-        folder=folder,
-        ids=prompt["ids"],
-        sha256=prompt["sha256"],
-        right=tensors["right"],
-        rounded=part("rounded/"),
-        mistakes=part("mistake/"),
-        hidden=json.loads(about["hidden"]),
-    )
+    return Case(folder=folder, ids=prompt["ids"], expected=expected)

@@ -1,4 +1,6 @@
-"""Engines that answer a case: one class each, with a yaml in conf/engine. A class of your own is one more engine.
+"""What answers a case: an engine that is asked, or a file of answers.
+
+Letters: T tokens, V vocabulary.
 
 Tested by tests/engines/test_suite.py.
 """
@@ -7,27 +9,36 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from roundround.engines.cases import PRECISIONS, Case, log_probs, rms
+from roundround.engines.cases import PRECISIONS, Case, hash_of, rms
 from roundround.support.errors import UserError, one_line
 
+Answers = Tensor | Sequence[float]
 
+
+@dataclass(kw_only=True)
 class Engine(ABC):
     """What answers a case. precision: that of its weights and activations: float32, float16, bfloat16 or int8."""
 
     precision: str = "float32"
 
     @abstractmethod
-    def log_probs(self, checkpoint: Path, ids: Sequence[int]) -> Sequence[float]:
-        """ln p of each token after the first. Whatever it raises is a refusal by the engine."""
+    def log_probs(self, checkpoint: Path, ids: Sequence[int]) -> Answers:
+        """ln p of each token after the first; nothing if the engine does not have this checkpoint.
+
+        checkpoint: a folder of transformers. A UserError ends the command; any other error is a refusal by the engine.
+        """
 
 
 def package(name: str, install: str) -> Any:
@@ -35,44 +46,14 @@ def package(name: str, install: str) -> Any:
     try:
         return import_module(name)
     except ImportError as error:
-        raise UserError(f"this engine needs {name}, which is not installed: pip install {install}") from error
+        raise UserError(f"this engine needs {name} ({one_line(error)}): pip install {install}") from error
 
 
-@final
-class Transformers(Engine):
-    """transformers itself. dtype: of weights and activations. attention: sdpa, eager or another name it knows."""
-
-    def __init__(self, *, dtype: str, attention: str) -> None:
-        if dtype not in ("float32", "float16", "bfloat16"):
-            raise ValueError(f"dtype is {dtype}; it must be float32, float16 or bfloat16")
-        self.precision, self.attention = dtype, attention
-
-    def log_probs(self, checkpoint: Path, ids: Sequence[int]) -> Sequence[float]:
-        from transformers import AutoModelForCausalLM
-
-        dtype = getattr(torch, self.precision)
-        model = AutoModelForCausalLM.from_pretrained(
-            checkpoint, dtype=dtype, attn_implementation=self.attention, local_files_only=True, use_safetensors=True
-        )
-        found: list[float] = log_probs(model.eval(), list(ids)).tolist()
-        return found
-
-
-@final
-class MlxLm(Engine):
-    """Apple's mlx-lm, on a CPU too (`pip install 'mlx[cpu]' mlx-lm`); it reads a checkpoint without conversion."""
-
-    def log_probs(self, checkpoint: Path, ids: Sequence[int]) -> Sequence[float]:
-        mx, utils = package("mlx.core", "'mlx[cpu]'"), package("mlx_lm.utils", "mlx-lm")
-        mx.set_default_device(mx.cpu)
-        model = utils.load_model(checkpoint)[0]
-        logits_TV = model(mx.array([list(ids)]))[0, :-1].astype(mx.float32)
-        log_p_TV = logits_TV - mx.logsumexp(logits_TV, axis=-1, keepdims=True)
-        found: list[float] = mx.take_along_axis(log_p_TV, mx.array(ids[1:])[:, None], axis=-1)[:, 0].tolist()
-        return found
-
-
-# -- answers in a file
+def convert(words: Sequence[str | Path]) -> None:
+    """Run a converter of checkpoints with this Python. Raises RuntimeError with its last line if it fails."""
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(done.stderr.strip().rpartition("\n")[2])
 
 
 def read_answers(file: Path, case: Case) -> tuple[Tensor, str]:
@@ -86,33 +67,29 @@ def read_answers(file: Path, case: Case) -> tuple[Tensor, str]:
     except (OSError, ValueError) as error:
         raise UserError(f"{file} cannot be read: {one_line(error)}") from error
     said = said if isinstance(said, dict) else {"log_probs": said}
-    values, precision = said.get("log_probs"), said.get("precision", "float32")
+    precision = said.get("precision", "float32")
     if precision not in ("float32", *PRECISIONS):
         raise UserError(f"{file}: precision is {precision}; it must be float32, {', '.join(PRECISIONS)}")
-    if said.get("sha256", case.sha256) != case.sha256:
-        raise UserError(
-            f"{file}: its sha256 is that of another prompt; answer the ids of {case.folder / 'prompt.json'}"
-        )
-    if isinstance(values, list) and values[:1] == [None]:
-        values = values[1:]
+    if said.get("sha256", hash_of(case.ids)) != hash_of(case.ids):
+        raise UserError(f"{file}: its sha256 is of another prompt; answer the ids of {case.folder / 'prompt.json'}")
+    return checked(said.get("log_probs"), case, str(file)), precision
+
+
+def checked(values: Any, case: Case, name: str) -> Tensor:
+    """Answers [T - 1], without a null for the first token. Raises UserError if they are no natural logarithms of it."""
+    values, n = values[1:] if isinstance(values, list) and values[:1] == [None] else values, len(case.ids) - 1
     if not isinstance(values, list) or not all(isinstance(one, int | float) for one in values):
-        raise UserError(f"{file}: log_probs must be a list of numbers, one for each token after the first")
-    if len(values) != len(case.ids) - 1:
-        raise UserError(
-            f"{file} has {len(values):,} numbers; the prompt has {len(case.ids) - 1:,} tokens after the first"
-        )
-    return checked_answers(torch.tensor(values, dtype=torch.float32), case, str(file)), precision
-
-
-def checked_answers(answers: Tensor, case: Case, name: str) -> Tensor:
-    """The answers. Raises UserError if they are not natural logarithms of probabilities."""
-    if not answers.isfinite().all():
-        raise UserError(
-            f"{name}: the answer to token {int((~answers.isfinite()).nonzero()[0]) + 1} is not a finite number"
-        )
-    if (answers > 1e-3).any():
+        raise UserError(f"{name}: log_probs must be a list of numbers, one for each token after the first")
+    answers, wrong = torch.tensor(values, dtype=torch.float32), ""
+    if len(values) != n:
+        wrong = f"has {len(values):,} numbers; the prompt has {n:,} tokens after the first"
+    elif not answers.isfinite().all():
+        wrong = f"has no finite number for token {int((~answers.isfinite()).nonzero()[0]) + 1}"
+    elif (answers > 1e-3).any():
         what = "probabilities" if ((answers >= 0) & (answers <= 1)).all() else "numbers above 0"
-        raise UserError(f"{name} holds {what}; it must hold the natural logarithm of each probability")
-    if rms(answers * math.log(2) - case.right) < 0.05 * rms(answers - case.right):
-        raise UserError(f"{name} holds logarithms of base 2; it must hold natural logarithms")
+        wrong = f"holds {what}; it must hold the natural logarithm of each probability"
+    elif rms(answers * math.log(2) - case.right) < 0.05 * rms(answers - case.right):
+        wrong = "holds logarithms of base 2; it must hold natural logarithms"
+    if wrong:
+        raise UserError(f"{name} {wrong}")
     return answers

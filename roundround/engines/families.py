@@ -16,23 +16,23 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 WINDOW = 24  # tokens; a prompt has hundreds
 TRAINED = 64  # tokens, the length before a scaling
-N_BYTES = 256  # the vocabulary: a token for each byte, then the special tokens
-SPECIAL = ("<s>", "</s>", "<pad>", "<unk>", "<extra_0>", "<extra_1>", "<extra_2>", "<extra_3>")
+N_BYTES = 256  # the vocabulary: a token for each byte, a pair of bytes, which some engines need, and special tokens
+SPECIAL = ("<s>", "</s>", "<pad>", "<unk>", "<extra_0>", "<extra_1>", "<extra_2>")
 GIVES_LOGITS = re.compile("q_proj|k_proj|q_b_proj|kv_b_proj|qkv_proj|query_key_value")
 EMBEDS = re.compile("embed_tokens|embed_in|wte")
 COMMON = {
-    "vocab_size": N_BYTES + len(SPECIAL),
-    "hidden_size": 96,  # of 4 heads of 24: many engines divide the width by the number of heads
-    "intermediate_size": 96,
+    "vocab_size": N_BYTES + 1 + len(SPECIAL),
+    "hidden_size": 128,  # of 4 heads of 32: many engines divide the width by the number of heads
+    "intermediate_size": 48,
     "num_hidden_layers": 6,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
-    "head_dim": 24,
+    "head_dim": 32,
     "max_position_embeddings": 2048,
     "tie_word_embeddings": False,
-    "bos_token_id": 256,
-    "eos_token_id": 257,
-    "pad_token_id": 258,
+    "bos_token_id": 257,
+    "eos_token_id": 258,
+    "pad_token_id": 259,
 }
 
 
@@ -61,7 +61,7 @@ FAMILIES: Mapping[str, tuple[str, dict[str, Any]]] = {  # case: model_type, and 
     "llama-dynamic": ("llama", {"rope_parameters": rope("dynamic", factor=4.0), "max_position_embeddings": TRAINED}),
     "llama-yarn": ("llama", {"rope_parameters": YARN}),
     "llama-llama3": ("llama", {"rope_parameters": LLAMA3}),
-    "llama-longrope": ("llama", {"rope_parameters": {**longrope(12), "factor": 16.0}}),
+    "llama-longrope": ("llama", {"rope_parameters": {**longrope(16), "factor": 16.0}}),
     "qwen2": ("qwen2", {"rope_parameters": rope(), "use_sliding_window": True, "max_window_layers": 0, **WINDOWED}),
     "qwen3": ("qwen3", {"rope_parameters": rope()}),
     "qwen3-yarn": ("qwen3", {"rope_parameters": YARN}),
@@ -70,6 +70,7 @@ FAMILIES: Mapping[str, tuple[str, dict[str, Any]]] = {  # case: model_type, and 
         {
             "rope_parameters": PARTIAL,
             "layer_types": ["full_attention"] * 6,
+            "intermediate_size": 24,
             "num_experts": 0,
             "mlp_only_layers": [*range(6)],
         },
@@ -83,7 +84,7 @@ FAMILIES: Mapping[str, tuple[str, dict[str, Any]]] = {  # case: model_type, and 
         "gemma2",
         {
             "rope_parameters": rope(),
-            "query_pre_attn_scalar": 12,
+            "query_pre_attn_scalar": 16,
             "tie_word_embeddings": True,
             "attn_logit_softcapping": 4.0,
             "final_logit_softcapping": 8.0,
@@ -94,7 +95,7 @@ FAMILIES: Mapping[str, tuple[str, dict[str, Any]]] = {  # case: model_type, and 
         "gemma3_text",
         {
             "rope_parameters": {"sliding_attention": LOCAL, "full_attention": rope()},
-            "query_pre_attn_scalar": 12,
+            "query_pre_attn_scalar": 16,
             "tie_word_embeddings": True,
             **WINDOWED,
         },
@@ -103,7 +104,7 @@ FAMILIES: Mapping[str, tuple[str, dict[str, Any]]] = {  # case: model_type, and 
         "gemma3_text",
         {
             "rope_parameters": {"sliding_attention": LOCAL, "full_attention": rope("linear", factor=8.0)},
-            "query_pre_attn_scalar": 12,
+            "query_pre_attn_scalar": 16,
             "tie_word_embeddings": True,
             **WINDOWED,
         },
@@ -117,7 +118,7 @@ FAMILIES: Mapping[str, tuple[str, dict[str, Any]]] = {  # case: model_type, and 
             },
             "vocab_size_per_layer_input": COMMON["vocab_size"],
             "hidden_size_per_layer_input": 0,
-            "global_head_dim": 24,
+            "global_head_dim": 32,
             "num_kv_shared_layers": 0,
             "tie_word_embeddings": True,
             **WINDOWED,
@@ -126,7 +127,7 @@ FAMILIES: Mapping[str, tuple[str, dict[str, Any]]] = {  # case: model_type, and 
     "phi3-longrope": (
         "phi3",
         {
-            "rope_parameters": {**longrope(12), "partial_rotary_factor": 1.0},
+            "rope_parameters": {**longrope(16), "partial_rotary_factor": 1.0},
             "original_max_position_embeddings": TRAINED,
         },
     ),
@@ -139,7 +140,7 @@ FAMILIES: Mapping[str, tuple[str, dict[str, Any]]] = {  # case: model_type, and 
             "rope_parameters": {**YARN, "truncate": False},
             "num_local_experts": 2,
             "num_experts_per_tok": 1,
-            "intermediate_size": 64,
+            "intermediate_size": 16,
             **WINDOWED,
         },
     ),
@@ -151,7 +152,7 @@ FAMILIES: Mapping[str, tuple[str, dict[str, Any]]] = {  # case: model_type, and 
             "layer_types": ["chunked_attention", "chunked_attention", "full_attention"] * 2,
             "floor_scale": 32,
             "attn_scale": 0.4,
-            "intermediate_size_mlp": 96,
+            "intermediate_size_mlp": 48,
             "num_local_experts": 1,
             "moe_layers": [],
             **SOME_ROTATE,
@@ -170,14 +171,14 @@ FAMILIES: Mapping[str, tuple[str, dict[str, Any]]] = {  # case: model_type, and 
             "residual_multiplier": 0.8,
         },
     ),
-    "helium": ("helium", {"rope_parameters": rope(), "intermediate_size": 64}),
+    "helium": ("helium", {"rope_parameters": rope()}),
     "ernie4_5": ("ernie4_5", {"rope_parameters": rope()}),
     "seed_oss": ("seed_oss", {"rope_parameters": rope()}),
     "stablelm": ("stablelm", {"rope_parameters": PARTIAL, "qk_layernorm": True}),
-    "gpt_neox": ("gpt_neox", {"rope_parameters": PARTIAL}),
+    "gpt_neox": ("gpt_neox", {"rope_parameters": PARTIAL, "intermediate_size": 24}),
     "gptj": (
         "gptj",
-        {"n_embd": 96, "n_head": 4, "n_layer": 6, "n_positions": 2048, "n_inner": 96, "rotary_dim": 12},
+        {"n_embd": 128, "n_head": 4, "n_layer": 6, "n_positions": 2048, "n_inner": 24, "rotary_dim": 16},
     ),
     "apertus": ("apertus", {"rope_parameters": LLAMA3}),
     "mimo_v2_flash": (

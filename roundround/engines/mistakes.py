@@ -1,7 +1,6 @@
-"""Mistakes of position that engines make, each as another config or as an edit of the model's code.
+"""Mistakes of position that engines make, each as another config or as an edit of the model that transformers builds.
 
-A mistake is replayed by transformers itself: a model with the changed config, or with patched functions and modules.
-Letters: B batch, T tokens, H heads, C head channels.
+Letters: B batch, T tokens, H heads, G key heads, C head channels, P pairs of channels.
 
 Tested by tests/engines/test_suite.py.
 """
@@ -10,12 +9,11 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from types import MappingProxyType
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -23,60 +21,43 @@ from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 from transformers.masking_utils import create_sliding_window_causal_mask
 
-Edit = Callable[[PreTrainedModel], AbstractContextManager[None]]
-Rope = dict[str, Any]
+Config = Mapping[str, Any]
+Rope = Mapping[str, Any]
+Edit = Callable[[PreTrainedModel], Mapping[str, Any]]
+
+
+class Mistake(NamedTuple):
+    """A mistake. changes: values of config.json. edit: changes the model; returns functions to replace in its code."""
+
+    changes: Config = MappingProxyType({})
+    edit: Edit = lambda model: {}
+
 
 FAR = 2**20  # tokens: a window or a chunk that hides nothing
-KINDS = ("sliding_attention", "full_attention", "chunked_attention")
+SLIDING, FULL, CHUNKED = KINDS = ("sliding_attention", "full_attention", "chunked_attention")
 NEIGHBOURS = ("glm4", "cohere2", "llama4_text", "ernie4_5", "gptj", "helium", "deepseek_v3")  # pair channels 2m, 2m + 1
 ROTATIONS = ("apply_rotary_pos_emb", "apply_rotary_pos_emb_interleave", "apply_rotary_emb")  # in modelling code
 NORMS = ("q_norm", "k_norm", "q_layernorm", "k_layernorm", "qk_norm")
 BASE, SCALING, WINDOW = "the base is 10,000", "the scaling is ignored", "the window is ignored"
 PARTIAL, TEMPERATURE = "the partial rotation is ignored", "the temperature by position is dropped"
-TOGETHER = [(BASE, SCALING), (BASE, WINDOW), (SCALING, WINDOW), (BASE, PARTIAL)]  # a part of the config is not read
+SCALED = ("factor", "long_factor")  # a scaling has one of these keys
+SHORT = "the short factors stand for the long ones (exchanged, or switched at a wrong length)"
+TOGETHER = ((BASE, SCALING), (BASE, WINDOW), (SCALING, WINDOW), (BASE, PARTIAL))  # a part of the config is not read
 
 
-Config = Mapping[str, Any]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Mistake:
-    """A mistake.
-
-    changes: the values that the mistake changes in a config.json, for a given config. edits: changes of a model, each
-    undone at the end of its block.
-    """
-
-    name: str
-    changes: Callable[[Config], Config] = lambda config: {}
-    edits: tuple[Edit, ...] = ()
-
-    def __and__(self, other: Mistake) -> Mistake:
-        """Both mistakes at once."""
-
-        def changes(config: Config) -> Config:
-            first = self.changes(config)
-            return {**first, **other.changes({**config, **first})}
-
-        return Mistake(name=f"{self.name}, and {other.name}", changes=changes, edits=self.edits + other.edits)
-
-    @contextmanager
-    def made_in(self, model: PreTrainedModel) -> Iterator[None]:
-        """Make the edits inside the block."""
-        with ExitStack() as undo:
-            for edit in self.edits:
-                undo.enter_context(edit(model))
-            yield
-
-
-def mistakes_of(config: Config, model: PreTrainedModel) -> list[Mistake]:
-    """The mistakes that a family can suffer, single ones and pairs that occur together.
+def mistakes_of(config: Config, model: PreTrainedModel) -> dict[str, Mistake]:
+    """The mistakes that a family can suffer, by name: single ones and pairs that occur together.
 
     config: the values of its config.json, without the defaults of its class.
     """
-    found = {one.name: one for one in (*of_the_rope(config), *of_the_config(config), *of_the_code(model))}
-    pairs = [(a, b) for a, b in TOGETHER if a in found and b in found]
-    return [*found.values(), *(found[a] & found[b] for a, b in pairs)]
+    default = ropes(type(model.config)().to_dict())
+    read = of_the_config(config, default)
+    found = {name: Mistake(changes) for name, changes in read.items()} | of_the_code(model)
+    for one, other in TOGETHER:
+        if one in read and other in read:
+            both = read[one] | of_the_config({**config, **read[one]}, default)[other]
+            found[f"{one}, and {other}"] = Mistake(both)
+    return found
 
 
 # -- mistakes in reading config.json
@@ -88,103 +69,73 @@ def ropes(config: Config) -> dict[str, Rope]:
     return {kind: own[kind] for kind in KINDS if kind in own} or {"": own}
 
 
-def is_scaled(rope: Rope) -> bool:
-    return rope.get("rope_type", "default") not in ("default", "proportional")
+def of_the_config(config: Config, default: Mapping[str, Rope]) -> dict[str, dict[str, Any]]:
+    """The wrong values of each mistake in reading a config. default: the `ropes` of its class."""
+    by_kind, window = ropes(config), config.get("sliding_window", 0)
+    bases = {kind: rope.get("rope_theta") for kind, rope in by_kind.items()}
+    usual = {kind: default.get(kind, default.get("", {})).get("rope_theta") for kind in by_kind}
+    scaled: Rope = next((rope for rope in by_kind.values() if not rope.keys().isdisjoint(SCALED)), {})
+    exact, long = (
+        scaled.get("truncate", True),
+        scaled.get("original_max_position_embeddings", 0) * scaled.get("factor", 1),
+    )
+    in_ropes: list[tuple[str, Sequence[str], Callable[[str], Rope]]] = [  # name, which kinds or keys, what changes
+        (BASE, ["rope_theta"], lambda kind: {"rope_theta": 1e4}),
+        ("the base is the default of the class", ["rope_theta"], lambda kind: {"rope_theta": usual[kind]}),
+        ("windowed layers have the default base of the class", [SLIDING], lambda kind: {"rope_theta": usual[kind]}),
+        ("windowed layers have the base of full ones", [SLIDING], lambda kind: {"rope_theta": bases[FULL]}),
+        ("full layers have the base of windowed ones", [FULL], lambda kind: {"rope_theta": bases[SLIDING]}),
+        ("the scaling acts on windowed layers too", [SLIDING], lambda kind: {**scaled, "rope_theta": bases[kind]}),
+        (SCALING, SCALED, lambda kind: {"rope_type": "default"}),
+        ("the attention factor is dropped", ["beta_fast", "long_factor"], lambda kind: {"attention_factor": 1.0}),
+        (f"the bounds of YaRN are {'not ' * exact}rounded", ["beta_fast"], lambda kind: {"truncate": not exact}),
+        (SHORT, ["long_factor"], lambda kind: {"long_factor": scaled["short_factor"]}),
+        (
+            "the bounds of llama3 scaling follow the new length",
+            ["low_freq_factor"],
+            lambda kind: {"original_max_position_embeddings": int(long)},
+        ),
+        (
+            "llama3 scaling has no part in between",
+            ["low_freq_factor"],
+            lambda kind: {"high_freq_factor": scaled["low_freq_factor"] * 1.001},
+        ),
+        (TEMPERATURE, ["llama_4_scaling_beta"], lambda kind: {"llama_4_scaling_beta": 0.0}),
+        (PARTIAL, ["partial_rotary_factor"], lambda kind: {"partial_rotary_factor": 1.0}),
+    ]
+    found: dict[str, dict[str, Any]] = {}
+    for name, where, change in in_ropes:
+        acts = {kind: rope and not {kind, *rope}.isdisjoint(where) for kind, rope in by_kind.items()}
+        changed = {kind: {**rope, **(change(kind) if acts[kind] else {})} for kind, rope in by_kind.items()}
+        wrong = {"rope_parameters": changed.get("", changed)}
+        if changed != by_kind and wrong not in found.values():
+            found[name] = wrong
+    in_keys = [
+        (WINDOW, "sliding_window", FAR),
+        ("the window is one token too long", "sliding_window", window + 1),
+        ("the window is one token too short", "sliding_window", window - 1),
+        ("the order of layer kinds is the default of the class", "layer_types", None),
+        ("the chunks are ignored", "attention_chunk_size", FAR),
+        ("the soft cap of attention is dropped", "attn_logit_softcapping", None),
+        ("the soft cap of the output is dropped", "final_logit_softcapping", None),
+        (TEMPERATURE, "floor_scale", FAR),
+        *((name, "no_rope_layers", wrong) for name, wrong in other_lists(config.get("no_rope_layers", [])).items()),
+    ]
+    return found | {name: {key: value} for name, key, value in in_keys if config.get(key)}
 
 
-def of_ropes(name: str, change: Callable[[Rope], Rope], *, only: Callable[[Rope], bool] = lambda rope: True) -> Mistake:
-    """A mistake in the `rope_parameters` of every kind of layers that `only` is true of."""
-
-    def changes(config: Config) -> Config:
-        changed = {kind: change(rope) if only(rope) else rope for kind, rope in ropes(config).items()}
-        return {"rope_parameters": changed.get("", changed)}
-
-    return Mistake(name=name, changes=changes)
-
-
-def of_the_rope(config: Config) -> Iterator[Mistake]:
-    """Mistakes in reading `rope_parameters`."""
-    by_kind = ropes(config)
-    if by_kind == {"": {}}:  # GPT-J: its base is a number in the code
-        return
-    scaled = next(filter(is_scaled, by_kind.values()), {})
-    yield of_ropes(BASE, lambda rope: {**rope, "rope_theta": 1e4})
-    if "full_attention" in by_kind:
-        local, far = (by_kind[kind]["rope_theta"] for kind in KINDS[:2])
-        if local != far:
-            yield of_ropes("full layers have the base of windowed ones", lambda rope: {**rope, "rope_theta": local})
-            yield of_ropes("windowed layers have the base of full ones", lambda rope: {**rope, "rope_theta": far})
-        if scaled:
-            name = "the scaling acts on windowed layers too"
-            yield of_ropes(name, lambda rope: {**scaled, "rope_theta": rope["rope_theta"]})
-    if scaled:
-        yield of_ropes(SCALING, lambda rope: {**rope, "rope_type": "default"}, only=is_scaled)
-    match scaled.get("rope_type"):
-        case "yarn":
-            exact = scaled.get("truncate", True)
-            name = f"the bounds of YaRN are {'not ' if exact else ''}rounded"
-            yield of_ropes(name, lambda rope: {**rope, "truncate": not exact}, only=is_scaled)
-        case "longrope":
-            swapped = {"short_factor": "long_factor", "long_factor": "short_factor"}
-            name = "short and long factors are exchanged"
-            yield of_ropes(name, lambda rope: {key: rope[swapped.get(key, key)] for key in rope})
-        case "llama3":
-            name = "the bounds of llama3 scaling follow the new length"
-            old, slow, fast = "original_max_position_embeddings", "low_freq_factor", "high_freq_factor"
-            yield of_ropes(name, lambda rope: {**rope, old: int(rope[old] * rope["factor"])})
-            yield of_ropes("llama3 scaling has no part in between", lambda rope: {**rope, fast: rope[slow] * 1.001})
-    if scaled.get("rope_type") in ("yarn", "longrope") and "mscale" not in scaled:
-        yield of_ropes(
-            "the attention factor is dropped", lambda rope: {**rope, "attention_factor": 1.0}, only=is_scaled
-        )
-    if scaled.get("llama_4_scaling_beta"):
-        yield of_ropes(TEMPERATURE, lambda rope: {**rope, "llama_4_scaling_beta": 0.0})
-    for rope_type, name in (("default", PARTIAL), ("proportional", "p-RoPE rotates all pairs")):
-        if any("partial_rotary_factor" in rope and rope["rope_type"] == rope_type for rope in by_kind.values()):
-            yield of_ropes(name, lambda rope: {**rope, "partial_rotary_factor": 1.0})
-
-
-def of_the_config(config: Config) -> Iterator[Mistake]:
-    """Mistakes in reading the other keys about positions."""
-
-    def of_key(name: str, key: str, value: Any) -> Mistake:
-        return Mistake(name=name, changes=lambda config: {key: value})
-
-    if rotates := config.get("no_rope_layers"):
-        yield of_key("all layers rotate", "no_rope_layers", [1] * len(rotates))
-        yield of_key("no layer rotates", "no_rope_layers", [0] * len(rotates))
-        yield of_key("the list of layers that rotate is inverted", "no_rope_layers", [1 - one for one in rotates])
-        yield of_key("the list of layers that rotate is shifted", "no_rope_layers", rotates[1:] + rotates[:1])
-    if window := config.get("sliding_window"):
-        yield of_key(WINDOW, "sliding_window", FAR)
-        yield of_key("the window is one token too long", "sliding_window", window + 1)
-        yield of_key("the window is one token too short", "sliding_window", window - 1)
-    for key, name, value in (
-        ("attention_chunk_size", "the chunks are ignored", FAR),
-        ("attn_logit_softcapping", "the soft cap of attention is dropped", None),
-        ("final_logit_softcapping", "the soft cap of the output is dropped", None),
-        ("query_pre_attn_scalar", "the scale of the logits is the default", config.get("head_dim")),
-        ("attention_multiplier", "the scale of the logits is the default", config.get("head_dim", 1) ** -0.5),
-        ("floor_scale", TEMPERATURE, FAR),
-    ):
-        if config.get(key):
-            yield of_key(name, key, value)
+def other_lists(rotates: Sequence[int]) -> dict[str, list[int]]:
+    """Wrong lists of the layers that rotate; none for an empty list."""
+    wrong = {
+        "all layers rotate": [1] * len(rotates),
+        "no layer rotates": [0] * len(rotates),
+        "the list of layers that rotate is inverted": [1 - one for one in rotates],
+        "the list of layers that rotate is shifted": [*rotates[1:], *rotates[:1]],
+    }
+    return wrong if rotates else {}
 
 
 # -- mistakes in code
-
-
-@contextmanager
-def replaced(owner: Any, **attributes: Any) -> Iterator[None]:
-    """Replace attributes of a module or a class of the modelling code inside the block."""
-    own = {name: getattr(owner, name) for name in attributes}
-    for name, value in attributes.items():
-        setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        for name, value in own.items():
-            setattr(owner, name, value)
 
 
 def code_of(model: PreTrainedModel) -> Any:
@@ -192,46 +143,60 @@ def code_of(model: PreTrainedModel) -> Any:
     return sys.modules[type(model).__module__]
 
 
-def attentions(model: PreTrainedModel) -> list[nn.Module]:
+def attentions(model: PreTrainedModel) -> list[Any]:
     return [m for m in model.modules() if hasattr(m, "layer_idx") and type(m).__name__.endswith("Attention")]
 
 
-def of_the_code(model: PreTrainedModel) -> Iterator[Mistake]:
+def norms_of(layer: nn.Module) -> dict[str, nn.Module]:
+    """The norms of queries and keys, by their names in the layer, in the order of their use."""
+    return {name: getattr(layer, name) for name in NORMS if hasattr(layer, name)}
+
+
+def of_the_code(model: PreTrainedModel) -> dict[str, Mistake]:
     """Mistakes that no config expresses."""
-    code, config = code_of(model), model.config
-    kinds = set(getattr(config, "layer_types", None) or [])
-    full, window = (getattr(code, f"create_{name}causal_mask", None) for name in ("", "sliding_window_"))
-    layer = attentions(model)[0]
-
-    def mistake(name: str, edit: Edit) -> Mistake:
-        return Mistake(name=name, edits=(edit,))
-
-    way = "in halves" if config.model_type in NEIGHBOURS else "as neighbours"
-    yield mistake(f"channels are paired {way}", other_pairing)
-    if rotated(model) < head_dim(model):
-        yield mistake("the other end of each head rotates", other_end)
-    if {"sliding_attention", "full_attention"} <= kinds:
-        yield mistake("all layers have the window", lambda model: replaced(code, create_causal_mask=window))
-        both = {"create_causal_mask": window, "create_sliding_window_causal_mask": full}
-        yield mistake("the wrong layers have the window", lambda model: replaced(code, **both))
-    if "chunked_attention" in kinds:
-        yield mistake("chunks are windows", lambda model: replaced(code, create_chunked_causal_mask=window_of_a_chunk))
-        chunk = code.create_chunked_causal_mask
-        yield mistake("all layers have chunks", lambda model: replaced(code, create_causal_mask=chunk))
-    if getattr(layer, "num_key_value_groups", 1) > 1 and hasattr(code, "repeat_kv"):
-        wrong = {"repeat_kv": lambda x_BGTC, n: x_BGTC.repeat(1, n, 1, 1)}
-        yield mistake("key heads are repeated in the wrong order", lambda model: replaced(code, **wrong))
-    if any(name.endswith("sinks") for name, _ in model.named_parameters()):
-        yield mistake("the sinks are dropped", without_sinks)
-    if any(hasattr(layer, name) for name in NORMS):
-        yield mistake("queries and keys are not normalised", without_norms)
-        if any(getattr(layer, name, None) is not None and hasattr(getattr(layer, name), "weight") for name in NORMS):
-            yield mistake("queries and keys are normalised after the rotation", norms_after_rotation)
-    if config.model_type in ("cohere2", "exaone4"):
-        yield mistake("layers without a window rotate", all_rotate)
-    if model.config.model_type != "gptj":  # its table is not made in a forward pass
-        yield mistake("angles are bfloat16", lambda model: rotary_calls(model, RoundedAngles))
-        yield mistake("positions are bfloat16", lambda model: rotary_calls(model, RoundedPositions))
+    code, config, layers = code_of(model), model.config, attentions(model)
+    family, kinds = config.model_type, [*(getattr(config, "layer_types", None) or [])]
+    full, window, chunk = (getattr(code, f"create_{x}causal_mask", None) for x in ("", "sliding_window_", "chunked_"))
+    width, norms = head_dim(model), [*norms_of(layers[0]).values()]
+    gains = [norm.weight for norm in norms if isinstance(getattr(norm, "weight", None), Tensor)]
+    rotates = [int(kind == SLIDING) for kind in kinds] if family in ("cohere2", "exaone4") else []
+    way = "in halves" if family in NEIGHBOURS else "as neighbours"
+    rows: list[tuple[str, Any, Edit]] = [  # name, whether the family can suffer it, edit
+        (f"channels are paired {way}", True, other_pairing),
+        ("the other end of each head rotates", rotated(model) < width, other_end),
+        ("p-RoPE is read as a partial rotation", family == "gemma4_text", partial_rotation),
+        ("all layers have the window", SLIDING in kinds, lambda model: {"create_causal_mask": window}),
+        (
+            "the wrong layers have the window",
+            SLIDING in kinds,
+            lambda model: {"create_causal_mask": window, "create_sliding_window_causal_mask": full},
+        ),
+        ("chunks are windows", CHUNKED in kinds, lambda model: {"create_chunked_causal_mask": window_of_a_chunk}),
+        ("all layers have chunks", CHUNKED in kinds, lambda model: {"create_causal_mask": chunk}),
+        (
+            "key heads are repeated in the wrong order",
+            getattr(layers[0], "num_key_value_groups", 1) > 1 and hasattr(code, "repeat_kv"),
+            lambda model: {"repeat_kv": lambda x_BGTC, n: x_BGTC.repeat(1, n, 1, 1)},
+        ),
+        ("the sinks are dropped", any(name.endswith("sinks") for name, _ in model.named_parameters()), without_sinks),
+        ("queries and keys are not normalised", norms, without_norms),
+        ("queries and keys are normalised after the rotation", gains and not rotates, norms_after_rotation),
+        (
+            "queries and keys are normalised over all heads",
+            any(gain.numel() == width for gain in gains),
+            norms_over_heads,
+        ),
+        (
+            "the scale of the logits is the default",
+            abs(scale_of(layers[0]) - default_scale(layers[0], width)) > 1e-6,
+            unscaled,
+        ),
+        *((name, True, partial(rotating, wanted=wrong)) for name, wrong in other_lists(rotates).items()),
+        ("angles are bfloat16", family != "gptj", partial(rounded, angles=True)),  # GPT-J's table is made once
+        ("positions are bfloat16", family != "gptj", partial(rounded, angles=False)),
+        ("positions start at one, or count padding", True, later),
+    ]
+    return {name: Mistake(edit=edit) for name, can, edit in rows if can}
 
 
 def head_dim(model: PreTrainedModel) -> int:
@@ -252,8 +217,8 @@ def rotated(model: PreTrainedModel) -> int:
 
 def around_rotation(
     model: PreTrainedModel, before: Callable[[Tensor], Tensor], after: Callable[[Tensor], Tensor]
-) -> AbstractContextManager[None]:
-    """Apply `before` to queries and keys in front of their rotation, and `after` behind it; both [..., C]."""
+) -> Mapping[str, Any]:
+    """Rotations with `before` applied to queries and keys in front of them, and `after` behind them; both [..., C]."""
 
     def wrapped(rotate: Callable[..., Any]) -> Callable[..., Any]:
         names = [*inspect.signature(rotate).parameters][:2]
@@ -267,10 +232,10 @@ def around_rotation(
         return call
 
     code = code_of(model)
-    return replaced(code, **{name: wrapped(getattr(code, name)) for name in ROTATIONS if hasattr(code, name)})
+    return {name: wrapped(getattr(code, name)) for name in ROTATIONS if hasattr(code, name)}
 
 
-def other_pairing(model: PreTrainedModel) -> AbstractContextManager[None]:
+def other_pairing(model: PreTrainedModel) -> Mapping[str, Any]:
     """Channels m and m + n / 2 rotate where 2m and 2m + 1 should, or the reverse."""
     n = rotated(model)
     halves = torch.arange(n).view(-1, 2).T.reshape(-1)  # brings channels 2m, 2m + 1 to m, m + n / 2
@@ -282,14 +247,34 @@ def other_pairing(model: PreTrainedModel) -> AbstractContextManager[None]:
     return around_rotation(model, partial(moved, index=order), partial(moved, index=torch.argsort(order)))
 
 
-def other_end(model: PreTrainedModel) -> AbstractContextManager[None]:
+def other_end(model: PreTrainedModel) -> Mapping[str, Any]:
     """The last channels of a head rotate where the first should."""
-    n, whole = rotated(model), head_dim(model)
-
-    def moved(x: Tensor, by: int) -> Tensor:
-        return torch.roll(x, by, -1) if x.shape[-1] == whole else x
-
+    n, width = rotated(model), head_dim(model)
+    sliced = {"gptj": ("q_proj", "k_proj"), "stablelm": ("q_layernorm", "k_layernorm")}.get(model.config.model_type, ())
+    for layer in attentions(model):  # these two cut heads before they rotate: move the channels earlier, for good
+        for name in sliced:
+            move = lambda module, args, x: x.unflatten(-1, (-1, width)).roll(n, -1).flatten(-2)  # noqa: E731
+            getattr(layer, name).register_forward_hook(move)
+    moved = {True: lambda x, by: x, False: lambda x, by: x.roll(by, -1)}[bool(sliced)]
     return around_rotation(model, partial(moved, by=n), partial(moved, by=-n))
+
+
+def partial_rotation(model: PreTrainedModel) -> Mapping[str, Any]:
+    """A whole ladder of frequencies rotates the first channels, in layers where p-RoPE rotates the fastest pairs."""
+    rotate, frequencies_P = (
+        code_of(model).apply_rotary_pos_emb,
+        cast(Any, model.model).rotary_emb.full_attention_inv_freq,
+    )
+    n, n_pairs = int((frequencies_P > 0).sum()), len(frequencies_P)
+    frequencies_P[:n] = model.config.rope_parameters[FULL]["rope_theta"] ** -(torch.arange(n) / n)
+
+    def call(x: Tensor, cos: Tensor, sin: Tensor, **options: Any) -> Tensor:
+        if sin[..., n:n_pairs].any():
+            return cast(Tensor, rotate(x, cos, sin, **options))
+        cos, sin = (table[..., :n].repeat(1, 1, 2) for table in (cos, sin))
+        return torch.cat([rotate(x[..., : 2 * n], cos, sin, **options), x[..., 2 * n :]], -1)
+
+    return {"apply_rotary_pos_emb": call}
 
 
 def window_of_a_chunk(config: Any, **options: Any) -> Any:
@@ -299,94 +284,103 @@ def window_of_a_chunk(config: Any, **options: Any) -> Any:
     return create_sliding_window_causal_mask(config=changed, **options)
 
 
-@contextmanager
-def without_sinks(model: PreTrainedModel) -> Iterator[None]:
+def without_sinks(model: PreTrainedModel) -> Mapping[str, Any]:
     for name, parameter in model.named_parameters():
         if name.endswith("sinks"):
             parameter.data.fill_(-1e4)
-    yield
+    return {}
 
 
-@contextmanager
-def without_norms(model: PreTrainedModel) -> Iterator[None]:
+def without_norms(model: PreTrainedModel) -> Mapping[str, Any]:
     for layer in attentions(model):
-        for name in NORMS:
-            if hasattr(layer, name):
-                setattr(layer, name, nn.Identity())
-    yield
+        for name in norms_of(layer):
+            setattr(layer, name, nn.Identity())
+    return {}
 
 
-@contextmanager
-def norms_after_rotation(model: PreTrainedModel) -> Iterator[None]:
+def norms_after_rotation(model: PreTrainedModel) -> Mapping[str, Any]:
     """Queries and keys are rotated first, then normalised."""
-    pending: list[nn.Module] = []  # norms of the layer that runs, in the order of their use
-
-    def remember(layer: nn.Module, args: Any, *, norms: list[nn.Module]) -> None:
-        pending[:] = norms
-
-    for layer in attentions(model):
-        norms = [getattr(layer, name) for name in NORMS if hasattr(layer, name)]
-        layer.register_forward_pre_hook(partial(remember, norms=norms))
+    norms = iter([norm for layer in attentions(model) for norm in norms_of(layer).values()])
+    without_norms(model)
 
     def normalised(x_BHTC: Tensor) -> Tensor:
-        if not pending:
-            return x_BHTC
-        norm = pending.pop(0)
-        if cast(Tensor, norm.weight).numel() <= x_BHTC.shape[-1]:
+        norm = cast(Any, next(norms))
+        if norm.weight.numel() <= x_BHTC.shape[-1]:
             return cast(Tensor, norm(x_BHTC))
-        n_heads = x_BHTC.shape[1]  # a norm over all heads
-        return cast(Tensor, norm(x_BHTC.transpose(1, 2).flatten(2))).unflatten(2, (n_heads, -1)).transpose(1, 2)
+        x_BTHC = norm(x_BHTC.transpose(1, 2).flatten(2)).unflatten(2, (x_BHTC.shape[1], -1))  # a norm over all heads
+        return cast(Tensor, x_BTHC.transpose(1, 2))
 
-    with without_norms(model), around_rotation(model, lambda x: x, normalised):
-        yield
+    return around_rotation(model, lambda x: x, normalised)
 
 
-@contextmanager
-def all_rotate(model: PreTrainedModel) -> Iterator[None]:
-    """Layers without a window rotate too; their mask stays."""
+def norms_over_heads(model: PreTrainedModel) -> Mapping[str, Any]:
+    """The mean square is taken over all heads where it should be taken over each."""
+
+    def over_heads(norm: nn.Module, args: tuple[Tensor, ...], made: Tensor) -> Tensor:
+        square = args[0].pow(2).mean(-1, keepdim=True)
+        heads = min((1, 2), key=lambda axis: square.shape[axis])  # the prompt has more tokens than heads
+        return made * (square / square.mean(heads, keepdim=True)).sqrt()
+
     for layer in attentions(model):
-        layer.is_sliding = True  # EXAONE 4 reads this
-        layer.sliding_window = layer.sliding_window or FAR  # Cohere 2 reads this
-    yield
+        for norm in norms_of(layer).values():
+            norm.register_forward_hook(over_heads)
+    return {}
 
 
-@contextmanager
-def rotary_calls(model: PreTrainedModel, change: type[TorchFunctionMode]) -> Iterator[None]:
-    """Compute the tables of cosines under a mode of torch that changes functions."""
+def scale_of(layer: Any) -> float:
+    """What the product of query and key is multiplied by; GPT-J divides."""
+    return float(layer.scaling if hasattr(layer, "scaling") else 1 / layer.scale_attn)
+
+
+def default_scale(layer: Any, width: int) -> float:
+    return float(getattr(layer, "qk_head_dim", width) ** -0.5)
+
+
+def unscaled(model: PreTrainedModel) -> Mapping[str, Any]:
+    for layer in attentions(model):
+        layer.scaling = default_scale(layer, head_dim(model))
+    return {}
+
+
+def rotating(model: PreTrainedModel, wanted: Sequence[int]) -> Mapping[str, Any]:
+    """Other layers rotate; masks stay. EXAONE 4 reads `is_sliding`, and Cohere 2 whether there is a window."""
+    for layer, rotates in zip(attentions(model), wanted, strict=True):
+        layer.is_sliding = bool(rotates)
+        layer.sliding_window = FAR if rotates or model.config.model_type == "exaone4" else None
+    return {}
+
+
+def later(model: PreTrainedModel) -> Mapping[str, Any]:
+    """The first token has position 1."""
+
+    def shifted(model: nn.Module, args: tuple[Tensor, ...], options: dict[str, Any]) -> Any:
+        return args, {**options, "position_ids": torch.arange(1, args[0].shape[1] + 1)[None]}
+
+    model.register_forward_pre_hook(shifted, with_kwargs=True)
+    return {}
+
+
+def rounded(model: PreTrainedModel, angles: bool) -> Mapping[str, Any]:
+    """The tables of cosines are computed from angles, or positions, that were rounded to bfloat16."""
+
+    def call(*args: Any, forward: Callable[..., Any], **options: Any) -> Any:
+        with InBfloat16(angles):
+            return forward(*args, **options)
+
     for module in model.modules():
         if type(module).__name__.endswith("RotaryEmbedding"):
-            module.forward = under(change, module.forward)  # type: ignore[method-assign]
-    yield
+            module.forward = partial(call, forward=module.forward)
+    return {}
 
 
-def under(change: type[TorchFunctionMode], function: Callable[..., Any]) -> Callable[..., Any]:
-    def call(*args: Any, **options: Any) -> Any:
-        with change():
-            return function(*args, **options)
+class InBfloat16(TorchFunctionMode):
+    """Round the angles of cosines and sines, or whole numbers when they become floating-point, to bfloat16."""
 
-    return call
-
-
-def in_bfloat16(x: Tensor) -> Tensor:
-    return x.to(torch.bfloat16).to(x.dtype)
-
-
-class RoundedAngles(TorchFunctionMode):
-    """Angles are rounded to bfloat16 before their cosine and sine."""
+    def __init__(self, angles: bool) -> None:
+        self.angles = angles
+        self.functions = (torch.cos, torch.sin, Tensor.cos, Tensor.sin, torch.polar) if angles else (Tensor.float,)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in (torch.cos, torch.sin, Tensor.cos, Tensor.sin):
-            args = (in_bfloat16(args[0]), *args[1:])
-        if func is torch.polar:
-            args = (args[0], in_bfloat16(args[1]), *args[2:])
+        if func in self.functions:
+            args = [x.to(torch.bfloat16).to(x.dtype) if x.is_floating_point() == self.angles else x for x in args]
         return func(*args, **(kwargs or {}))
-
-
-class RoundedPositions(TorchFunctionMode):
-    """Positions are rounded to bfloat16 when they become numbers with a fraction."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
-        if func is Tensor.float and not args[0].dtype.is_floating_point:
-            return in_bfloat16(made)
-        return made

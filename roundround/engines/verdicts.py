@@ -11,11 +11,11 @@ Tested by tests/engines/test_suite.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from torch import Tensor
 
-from roundround.engines.cases import Case, rms
+from roundround.engines.cases import WRONG, Case, rms
 
 AGREES, MISTAKE, DIFFERS, REFUSED, MISSING = "agrees", "mistake", "differs", "refused", "missing"
 LEAST, TIMES = 1e-3, 3.0  # nats, and times the rounding of the precision
@@ -23,23 +23,25 @@ NEARER, AS_NEAR = 0.5, 1.5
 VISIBLE = 10.0  # times the allowed distance: where a difference begins
 
 
-@dataclass(frozen=True, kw_only=True)
-class Verdict:
-    """A verdict. kind: one of the above. words: what is wrong. difference: the largest, in nats."""
+class Verdict(NamedTuple):
+    """A verdict. difference: the largest, in nats. kind: one of the above. words: what is wrong."""
 
-    kind: str
-    words: str = ""
     difference: float | None = None
+    kind: str = MISSING
+    words: str = ""
 
 
 def judge(case: Case, answers: Tensor, precision: str = "float32") -> Verdict:
     """The verdict on answers [T - 1]. precision: that of the engine, float32 or a name in PRECISIONS."""
     apart = (answers - case.right).abs()
-    difference = float(apart.max())
-    noise = rms(case.rounded[precision] - case.right) if precision in case.rounded else 0.0
-    allowed = max(LEAST, TIMES * noise)
-    distances = {name: rms(answers - expected) for name, expected in case.mistakes.items()}
-    from_right, nearest = rms(answers - case.right), min(distances.values(), default=float("inf"))
+    difference, from_right = float(apart.max()), rms(apart)
+    allowed = max(LEAST, TIMES * rms(case.expected.get(f"rounded/{precision}", case.right) - case.right))
+    distances = {
+        name.removeprefix(WRONG): rms(answers - expected)
+        for name, expected in case.expected.items()
+        if name.startswith(WRONG)
+    }
+    nearest = min(distances.values(), default=float("inf"))
     if nearest <= min(allowed, NEARER * from_right):
         names = [name for name, distance in distances.items() if distance <= AS_NEAR * nearest + LEAST]
         return Verdict(kind=MISTAKE, words=" or ".join(names), difference=difference)

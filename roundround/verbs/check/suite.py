@@ -18,9 +18,9 @@ from transformers.utils.logging import disable_progress_bar
 from roundround.config.build import build
 from roundround.distributed.device import describe_device
 from roundround.engines.cases import Case, read_suite, write_case
-from roundround.engines.engine import Engine, checked_answers, read_answers
+from roundround.engines.engine import Engine, checked, read_answers
 from roundround.engines.families import FAMILIES
-from roundround.engines.verdicts import AGREES, DIFFERS, MISSING, MISTAKE, REFUSED, Verdict, judge
+from roundround.engines.verdicts import AGREES, DIFFERS, MISTAKE, REFUSED, Verdict, judge
 from roundround.hf.checkpoint import quiet
 from roundround.records.opening import opened_run
 from roundround.records.run import Invocation
@@ -55,64 +55,46 @@ def judge_all(cfg: DictConfig, config: CheckConfig, invocation: Invocation) -> N
     if len(config.suite) != 1:
         raise UserError(f"suite={','.join(config.suite)}: give one folder of cases")
     disable_progress_bar()
+    if config.answers is not None and not home_expanded(config.answers, "answers").is_dir():
+        raise UserError(f"answers={config.answers} is not a folder; it must hold a file CASE.json for each case")
     cases = read_suite(home_expanded(config.suite[0], "suite"))
-    engine = None if config.engine is None else build(config.engine, Engine)
-    found = [
-        (case, form, verdict)
-        for case in cases
-        for form, verdict in (of_answers(case, config) if engine is None else of_engine(case, engine))
-    ]
+    engine = None if config.engine is None else build(config.engine, Engine)  # type: ignore[type-abstract]
+    found = [(case.folder.name, *judged) for case in cases for judged in verdicts_of(case, config, engine)]
     counts = Counter(verdict.kind for _, _, verdict in found)
     with opened_run(invocation, cfg) as run:
         run.note(choices=invocation.given, device=describe_device(torch.device("cpu")), suite=config.suite[0])
-        run.results(
-            [
-                {
-                    "metric": "difference",
-                    "value": verdict.difference,
-                    "case": case.name,
-                    "form": form,
-                    "verdict": verdict.kind,
-                    "words": verdict.words,
-                }
-                for case, form, verdict in found
-            ],
-            **counts,
-        )
+        names = ("value", "verdict", "words")
+        records = [
+            {"metric": "difference", "case": case, "form": form, **dict(zip(names, verdict, strict=True))}
+            for case, form, verdict in found
+        ]
+        run.results(records, **counts)
         if run.writes:
             table = Table("case", "config.json", "largest difference", "verdict", title="answers to the suite")
-            for case, form, verdict in found:
-                size = "" if verdict.difference is None else f"{verdict.difference:.3g}"
-                words = f"{verdict.kind}: {verdict.words}" if verdict.words else verdict.kind
-                table.add_row(case.name, form, size, words)
+            for case, form, (difference, kind, words) in found:
+                size = "" if difference is None else f"{difference:.3g}"
+                table.add_row(case, form, size, f"{kind}: {words}" if words else kind)
             print_table(table)
     if wrong := counts[MISTAKE] + counts[DIFFERS]:
         raise Refuted(f"{wrong} of {len(found)} answers differ from what the models expect")
     if not counts[AGREES]:
-        raise NoVerdict("no answer could be compared")
+        raise NoVerdict("nothing could be compared")
 
 
-def of_answers(case: Case, config: CheckConfig) -> Iterator[tuple[str, Verdict]]:
-    """The verdict on the file of a case, if there is one."""
-    assert config.answers is not None
-    folder = home_expanded(config.answers, "answers")
-    if not folder.is_dir():
-        raise UserError(f"answers={config.answers} is not a folder; it must hold a file CASE.json for each case")
-    file = folder / f"{case.name}.json"
-    yield "", judge(case, *read_answers(file, case)) if file.is_file() else Verdict(kind=MISSING)
-
-
-def of_engine(case: Case, engine: Engine) -> Iterator[tuple[str, Verdict]]:
-    """The verdict on an engine's answers, for each form of the case's config.json."""
-    for checkpoint in case.forms:
+def verdicts_of(case: Case, config: CheckConfig, engine: Engine | None) -> Iterator[tuple[str, Verdict]]:
+    """The verdict on the file of a case; or those on an engine's answers, for each form of config.json."""
+    name = case.folder.name
+    if config.answers is not None:
+        file = home_expanded(config.answers, "answers") / f"{name}.json"
+        yield "", judge(case, *read_answers(file, case)) if file.is_file() else Verdict()
+    for checkpoint in case.forms if engine is not None else ():
         try:
             with quiet():
-                answers = torch.tensor(list(engine.log_probs(checkpoint, case.ids)), dtype=torch.float32)
+                answers = [float(x) for x in engine.log_probs(checkpoint, case.ids)]
         except UserError:
             raise
         except Exception as error:  # whatever an engine raises is its refusal
             yield checkpoint.name, Verdict(kind=REFUSED, words=one_line(error)[:200])
             continue
-        if len(answers) != len(case.ids) - 1:
-            raise UserError(f"the engine gave {len(answers)} numbers for {len(case.ids) - 1} tokens of {case.name}")
-        yield checkpoint.name, judge(case, checked_answers(answers, case, case.name), engine.precision)
+        given = checked(answers, case, f"the engine on {name}") if answers else None
+        yield checkpoint.name, Verdict() if given is None else judge(case, given, engine.precision)
