@@ -40,8 +40,8 @@ NEW, OLD = "transformers5", "transformers4"  # folders of the two forms of confi
 N_PRINTABLE = 94  # the first tokens of the sorted vocabulary are the characters from ! to ~
 NOT_IN_4 = ("ministral3", "gemma4", "mimo_v2_flash")
 PRECISIONS: Mapping[str, Callable[[PreTrainedModel], PreTrainedModel]] = {
-    "bfloat16": lambda model: model.bfloat16(),
-    "float16": lambda model: model.half(),
+    "bfloat16": lambda model: in_precision(model, torch.bfloat16),
+    "float16": lambda model: in_precision(model, torch.float16),
     "int8": lambda model: with_int8_weights(model),
 }
 
@@ -109,6 +109,13 @@ def expectations(case: str, model: PreTrainedModel, ids: list[int]) -> tuple[dic
 
 def rms(x: Tensor) -> float:
     return float(x.double().pow(2).mean().sqrt())
+
+
+def in_precision(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
+    """Keep weights and activations in another precision. Frequencies, which are buffers, stay in float32."""
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
+    return model
 
 
 def with_int8_weights(model: PreTrainedModel) -> PreTrainedModel:

@@ -8,6 +8,7 @@ Tested by tests/engines/test_suite.py.
 from __future__ import annotations
 
 import inspect
+import itertools
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
@@ -37,6 +38,8 @@ FAR = 2**20  # tokens: a window or a chunk that hides nothing
 SLIDING, FULL, CHUNKED = KINDS = ("sliding_attention", "full_attention", "chunked_attention")
 NEIGHBOURS = ("glm4", "cohere2", "llama4_text", "ernie4_5", "gptj", "helium", "deepseek_v3")  # pair channels 2m, 2m + 1
 ROTATIONS = ("apply_rotary_pos_emb", "apply_rotary_pos_emb_interleave", "apply_rotary_emb")  # in modelling code
+IN_TABLES = ("frequencies", "positions", "angles")  # what a table of cosines is computed from
+COSINES = (torch.cos, torch.sin, Tensor.cos, Tensor.sin, torch.polar)
 NORMS = ("q_norm", "k_norm", "q_layernorm", "k_layernorm", "qk_norm")
 BASE, SCALING, WINDOW = "the base is 10,000", "the scaling is ignored", "the window is ignored"
 PARTIAL, TEMPERATURE = "the partial rotation is ignored", "the temperature by position is dropped"
@@ -164,7 +167,8 @@ def of_the_code(model: PreTrainedModel) -> dict[str, Mistake]:
     rows: list[tuple[str, Any, Edit]] = [  # name, whether the family can suffer it, edit
         (f"channels are paired {way}", True, other_pairing),
         ("the other end of each head rotates", rotated(model) < width, other_end),
-        ("p-RoPE is read as a partial rotation", family == "gemma4_text", partial_rotation),
+        ("p-RoPE is read as a partial rotation", family == "gemma4_text", partial(partial_rotation, ladder=True)),
+        ("p-RoPE pairs channels within its share", family == "gemma4_text", partial(partial_rotation, ladder=False)),
         ("all layers have the window", SLIDING in kinds, lambda model: {"create_causal_mask": window}),
         (
             "the wrong layers have the window",
@@ -183,7 +187,7 @@ def of_the_code(model: PreTrainedModel) -> dict[str, Mistake]:
         ("queries and keys are normalised after the rotation", gains and not rotates, norms_after_rotation),
         (
             "queries and keys are normalised over all heads",
-            any(gain.numel() == width for gain in gains),
+            any(gain.numel() == width for gain in gains) or family == "llama4_text",
             norms_over_heads,
         ),
         (
@@ -192,8 +196,10 @@ def of_the_code(model: PreTrainedModel) -> dict[str, Mistake]:
             unscaled,
         ),
         *((name, True, partial(rotating, wanted=wrong)) for name, wrong in other_lists(rotates).items()),
-        ("angles are bfloat16", family != "gptj", partial(rounded, angles=True)),  # GPT-J's table is made once
-        ("positions are bfloat16", family != "gptj", partial(rounded, angles=False)),
+        *(
+            (f"{' and '.join(parts)} are bfloat16", family != "gptj", partial(rounded, parts=parts))
+            for parts in (*itertools.combinations(IN_TABLES, 1), IN_TABLES)  # GPT-J's table is made once
+        ),
         ("positions start at one, or count padding", True, later),
     ]
     return {name: Mistake(edit=edit) for name, can, edit in rows if can}
@@ -259,14 +265,13 @@ def other_end(model: PreTrainedModel) -> Mapping[str, Any]:
     return around_rotation(model, partial(moved, by=n), partial(moved, by=-n))
 
 
-def partial_rotation(model: PreTrainedModel) -> Mapping[str, Any]:
-    """A whole ladder of frequencies rotates the first channels, in layers where p-RoPE rotates the fastest pairs."""
-    rotate, frequencies_P = (
-        code_of(model).apply_rotary_pos_emb,
-        cast(Any, model.model).rotary_emb.full_attention_inv_freq,
-    )
+def partial_rotation(model: PreTrainedModel, ladder: bool) -> Mapping[str, Any]:
+    """The first channels rotate where p-RoPE rotates the fastest pairs. ladder: with a whole ladder of frequencies."""
+    rotate, rotary = code_of(model).apply_rotary_pos_emb, cast(Any, model.model).rotary_emb
+    frequencies_P, base = rotary.full_attention_inv_freq, model.config.rope_parameters[FULL]["rope_theta"]
     n, n_pairs = int((frequencies_P > 0).sum()), len(frequencies_P)
-    frequencies_P[:n] = model.config.rope_parameters[FULL]["rope_theta"] ** -(torch.arange(n) / n)
+    if ladder:
+        frequencies_P[:n] = base ** -(torch.arange(n) / n)
 
     def call(x: Tensor, cos: Tensor, sin: Tensor, **options: Any) -> Tensor:
         if sin[..., n:n_pairs].any():
@@ -360,27 +365,33 @@ def later(model: PreTrainedModel) -> Mapping[str, Any]:
     return {}
 
 
-def rounded(model: PreTrainedModel, angles: bool) -> Mapping[str, Any]:
-    """The tables of cosines are computed from angles, or positions, that were rounded to bfloat16."""
+def rounded(model: PreTrainedModel, parts: Sequence[str]) -> Mapping[str, Any]:
+    """Frequencies, positions or angles are rounded to bfloat16 where the tables of cosines are computed."""
 
     def call(*args: Any, forward: Callable[..., Any], **options: Any) -> Any:
-        with InBfloat16(angles):
+        with InBfloat16(parts):
             return forward(*args, **options)
 
     for module in model.modules():
         if type(module).__name__.endswith("RotaryEmbedding"):
             module.forward = partial(call, forward=module.forward)
+            for buffer in module.buffers() if "frequencies" in parts else ():
+                buffer.copy_(in_bfloat16(buffer))
     return {}
 
 
-class InBfloat16(TorchFunctionMode):
-    """Round the angles of cosines and sines, or whole numbers when they become floating-point, to bfloat16."""
+def in_bfloat16(x: Tensor) -> Tensor:
+    return x.to(torch.bfloat16).to(x.dtype)
 
-    def __init__(self, angles: bool) -> None:
-        self.angles = angles
-        self.functions = (torch.cos, torch.sin, Tensor.cos, Tensor.sin, torch.polar) if angles else (Tensor.float,)
+
+class InBfloat16(TorchFunctionMode):
+    """Round the angles of cosines and sines, and positions when they become floating-point numbers."""
+
+    def __init__(self, parts: Sequence[str]) -> None:
+        self.parts = parts
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in self.functions:
-            args = [x.to(torch.bfloat16).to(x.dtype) if x.is_floating_point() == self.angles else x for x in args]
+        whole = func is Tensor.float and not args[0].is_floating_point()
+        if (whole and "positions" in self.parts) or (func in COSINES and "angles" in self.parts):
+            args = [in_bfloat16(x) for x in args]
         return func(*args, **(kwargs or {}))
