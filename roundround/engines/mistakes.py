@@ -161,7 +161,7 @@ def of_the_code(model: PreTrainedModel) -> dict[str, Mistake]:
     family, kinds = config.model_type, [*(getattr(config, "layer_types", None) or [])]
     full, window, chunk = (getattr(code, f"create_{x}causal_mask", None) for x in ("", "sliding_window_", "chunked_"))
     width, norms = head_dim(model), [*norms_of(layers[0]).values()]
-    gains = [norm.weight for norm in norms if isinstance(getattr(norm, "weight", None), Tensor)]
+    gains = [getattr(norm, "weight", None) for norm in norms]
     rotates = [int(kind == SLIDING) for kind in kinds] if family in ("cohere2", "exaone4") else []
     way = "in halves" if family in NEIGHBOURS else "as neighbours"
     rows: list[tuple[str, Any, Edit]] = [  # name, whether the family can suffer it, edit
@@ -184,10 +184,10 @@ def of_the_code(model: PreTrainedModel) -> dict[str, Mistake]:
         ),
         ("the sinks are dropped", any(name.endswith("sinks") for name, _ in model.named_parameters()), without_sinks),
         ("queries and keys are not normalised", norms, without_norms),
-        ("queries and keys are normalised after the rotation", gains and not rotates, norms_after_rotation),
+        ("queries and keys are normalised after the rotation", any(isinstance(gain, Tensor) for gain in gains) and not rotates, norms_after_rotation),
         (
             "queries and keys are normalised over all heads",
-            any(gain.numel() == width for gain in gains) or family == "llama4_text",
+            any(isinstance(gain, Tensor) and gain.numel() == width for gain in gains) or family == "llama4_text",
             norms_over_heads,
         ),
         (

@@ -23,6 +23,7 @@ from roundround.support.errors import UserError
 
 if TYPE_CHECKING:
     from roundround.config.verb import Node
+    from roundround.data.corpora import Source
     from roundround.engines.engine import Engine
     from roundround.hf.load import Pretrained
     from roundround.pe.base import PositionalEncoding
@@ -38,6 +39,7 @@ class CheckConfig:
 
     run: str | None = key(WHERE)
     checkpoint: str
+    weights: bool
     suite: list[str] = key(WHERE)
     answers: str | None = key(WHERE)
     to: str | None = key(WHERE)
@@ -54,6 +56,7 @@ class CheckConfig:
     logger: Node[Logger] = key(WHERE)
     model: Node[Pretrained] | None = None
     pe: Node[PositionalEncoding] | None = None
+    data: Node[Source] | None = None
     engine: Node[Engine] | None = None
 
     def check(self) -> None:
@@ -68,6 +71,8 @@ class CheckConfig:
                 "pe=... with to=FILE.safetensors (to write vectors), pe=... with against=FILE (to compare vectors), "
                 "suite=all with to=DIR (to write cases), or suite=DIR with engine=NAME or answers=DIR (to judge them)"
             )
+        if self.weights != (self.data is not None) or (self.weights and self.model is None):
+            raise UserError("weights=true and text=FILE go together, with model=hf model.path=DIR")
 
     @property
     def given(self) -> list[str]:

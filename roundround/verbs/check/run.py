@@ -18,6 +18,7 @@ from rich.table import Table
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from roundround.asking.applied_rotations import (
     AS_DECLARED,
@@ -28,8 +29,10 @@ from roundround.asking.applied_rotations import (
     named,
     unread_keys,
 )
+from roundround.asking.fitted_rotations import fitted_rotations
 from roundround.config.build import build, checked
 from roundround.config.recorded import give_theta, overridden
+from roundround.data.corpora import Corpus
 from roundround.distributed.device import describe_device, pick_device
 from roundround.kernels.keys import AttentionShape
 from roundround.pe.base import PositionalEncoding
@@ -78,7 +81,9 @@ def check(cfg: DictConfig, invocation: Invocation) -> None:
 
         refuse_other_kinds(config.model)
         source = build(config.model, Pretrained)
-        model, _ = source.load(device)
+        model, tokenizer = source.load(device)
+        if config.weights:
+            return show_fitted(cfg, config, invocation, model, tokenizer)
         reports, run_of, unread = check_pretrained(model), None, unread_keys(read_json(source.config_file()), model)
         name, where = source.path.rstrip("/").rpartition("/")[2], "config.json"
     else:
@@ -98,6 +103,30 @@ def check(cfg: DictConfig, invocation: Invocation) -> None:
     ):
         if n := sum(one.verdict == verdict for one in reports):
             raise error(f"{n} of {len(reports)} layers {words} {where}")
+
+
+def show_fitted(
+    cfg: DictConfig, config: CheckConfig, invocation: Invocation, model: PreTrainedModel, tokenizer: Any
+) -> None:
+    """Show which rotation gives a model's weights the lowest loss on text."""
+    assert config.data is not None
+    corpus = build(config.data, Corpus)  # type: ignore[type-abstract]
+    ids = tokenizer("\n\n".join(text for _, text in corpus.documents())).input_ids
+    with opened_run(invocation, cfg) as run:
+        run.note(choices=invocation.given, device=describe_device(model.device), facts={"model": type(model).__name__})
+        found = fitted_rotations(model, ids)
+        run.results(found)
+        if run.writes:
+            table = Table("layers", "declared", "best", "declared costs, nats per token", "", title="loss on text")
+            for one in found:
+                cost = f"{one['value']:.4f} ± {one['half_width']:.4f}"
+                table.add_row(one["kind"], one["declared"], one["best"], cost, one["verdict"])
+            print_table(table)
+            print_status(
+                "\n".join(f"{one['kind']}, cannot be told apart from the best: {one['alike']}" for one in found)
+            )
+    if wrong := [one["kind"] for one in found if one["verdict"] == DIFFERS]:
+        raise Refuted(f"the weights contradict config.json: {', '.join(wrong)}")
 
 
 # -- a model's layers, as a table with a column for each kind of layer, and a line for each difference

@@ -87,7 +87,9 @@ def verdicts_of(case: Case, config: CheckConfig, engine: Engine | None) -> Itera
     if config.answers is not None:
         file = home_expanded(config.answers, "answers") / f"{name}.json"
         yield "", judge(case, *read_answers(file, case)) if file.is_file() else Verdict()
-    for checkpoint in case.forms if engine is not None else ():
+    if engine is None:
+        return
+    for checkpoint in case.forms:
         try:
             with quiet():
                 answers = [float(x) for x in engine.log_probs(checkpoint, case.ids)]

@@ -1,0 +1,193 @@
+"""Which rotation gives the weights of a pretrained model the lowest loss on text, for each kind of layers.
+
+The model's own rotation is switched off, and queries and keys are rotated by a guess: `rope_parameters` as in
+config.json, and which channels form a pair. The search goes from coarse to fine, one kind of layers at a time: bases
+with pairings, then the share of pairs that rotate and the scalings, then finer bases.
+
+The rule. The losses under two guesses are compared text by text; the 95 % interval of the mean difference is that of
+Student's t over texts. A guess cannot be told apart from the best if the interval includes 0. The weights contradict
+their config if the declared rotation costs at least LEAST nats per token more than the best, and the interval is
+above 0.
+
+Shapes: B texts, T tokens, P pairs of channels.
+
+Tested by tests/asking/test_fitted_rotations.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from operator import itemgetter
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from roundround.analysis.intervals import half_width
+from roundround.asking.applied_rotations import AS_DECLARED, declared_by, rope_of
+from roundround.engines.cases import log_probs
+from roundround.engines.mistakes import around_rotation, attentions, code_of, head_dim, rotating
+from roundround.hf.patching.frequencies import Rotation, follows_length, rotary_tables
+from roundround.pe.base import PositionalEncoding
+from roundround.pe.nope import NoPE
+from roundround.pe.rotary import RotaryEncoding
+from roundround.probing.conformance import DIFFERS
+from roundround.probing.layout import PAIRINGS
+from roundround.support.console import print_status
+from roundround.support.errors import UserError
+
+TEXTS, SEARCHED, LENGTH = 16, 4, 512  # texts in all and in the search, and the most tokens of a text
+LEAST = 0.01  # nats per token
+ROUNDS, FINALISTS = 3, 12
+BASES = [10 ** (power / 2) for power in range(4, 15)]
+FINER = [base**power for base in (1.5, 1.1) for power in (-2, -1, 1, 2)]
+NOTHING: dict[str, Any] = {"rope_type": "proportional", "partial_rotary_factor": 0.0}
+FORMS: list[dict[str, Any]] = [
+    {"rope_type": "default"},
+    NOTHING,
+    *({"rope_type": k, "partial_rotary_factor": p} for k in ("proportional", "default") for p in (0.25, 0.5, 0.75)),
+    *({"rope_type": k, "factor": f} for k in ("linear", "yarn", "llama3") for f in (2.0, 4.0, 8.0, 16.0, 32.0)),
+]
+
+
+class Guess(NamedTuple):
+    """A rotation: `rope_parameters` of config.json, and which channels form a pair, one of PAIRINGS."""
+
+    rope: Mapping[str, Any]
+    pairing: str
+
+    def __str__(self) -> str:
+        said = [
+            f"{key}={value:.6g}" if isinstance(value, float) else f"{key}={value}" for key, value in self.rope.items()
+        ]
+        return "no rotation" if self.rope.items() >= NOTHING.items() else ", ".join([*said, self.pairing])
+
+
+def encoding_of(model: PreTrainedModel, rope: Mapping[str, Any]) -> PositionalEncoding | None:
+    """The encoding that `rope_parameters` declare; None if no encoding of this project can express it."""
+    view = SimpleNamespace(model_type="", rope_parameters=rope)
+    return declared_by(view, 0, head_dim(model), model.config.get_text_config().max_position_embeddings).encoding
+
+
+def declared_rotations(model: PreTrainedModel) -> tuple[list[str], dict[str, Guess]]:
+    """The kind of each layer, and what the config declares for each kind.
+
+    Raises UserError if the model does not rotate by tables of frequencies that are the same at every length.
+    """
+    config, kinds, declared = model.config.get_text_config(), [], {}
+    for layer in range(config.num_hidden_layers):
+        said = declared_by(config, layer, head_dim(model), config.max_position_embeddings)
+        kind, rope = (getattr(config, "layer_types", None) or {layer: "all layers"})[layer], rope_of(config, layer)
+        if said.encoding is None or rope is None or follows_length(model) or not rotary_tables(model):
+            raise UserError(f"{type(model).__name__}: the rotation of layer {layer} is no fixed table of frequencies")
+        if isinstance(said.encoding, NoPE):
+            kind, rope = f"{kind} without rotation", {"rope_theta": rope["rope_theta"], **NOTHING}
+        kinds.append(kind)
+        declared[kind] = Guess(rope, said.pairing or PAIRINGS[0])
+    return kinds, declared
+
+
+def loss_of(model: PreTrainedModel, kinds: Sequence[str], guesses: Mapping[str, Guess], texts_BT: Tensor) -> Tensor:
+    """Mean nats per token of each text, [B], if the layers of each kind rotate as guessed.
+
+    The model's own tables of frequencies must be 0.
+    """
+    pos_T1, running, turns = torch.arange(texts_BT.shape[1])[:, None], [""], {}
+    for kind, guess in guesses.items():
+        encoding = encoding_of(model, guess.rope)
+        frequencies_P = encoding.frequencies() if isinstance(encoding, RotaryEncoding) else torch.zeros(1)
+        factor = torch.full_like(pos_T1 * frequencies_P, getattr(encoding, "attention_factor", 1.0))
+        turns[kind] = torch.polar(factor, pos_T1 * frequencies_P)
+
+    def rotated(x: Tensor) -> Tensor:
+        turns_TP, half_split = turns[running[0]], guesses[running[0]].pairing == PAIRINGS[0]
+        channels = torch.arange(2 * turns_TP.shape[1]).view(*((2, -1) if half_split else (-1, 2)))
+        first_P, second_P = channels if half_split else channels.T
+        tokens_first = x.shape[1] == len(pos_T1)  # [B, T, H, C], else [B, H, T, C]
+        turned = torch.complex(x[..., first_P], x[..., second_P]) * (turns_TP[:, None] if tokens_first else turns_TP)
+        made = x.clone()
+        made[..., first_P], made[..., second_P] = turned.real, turned.imag
+        return made
+
+    with ExitStack() as undo:
+        for layer, kind in zip(attentions(model), kinds, strict=True):
+            note = partial(lambda kind, *_: running.__setitem__(0, kind), kind)
+            undo.enter_context(layer.register_forward_pre_hook(note))
+        undo.enter_context(patch.dict(vars(code_of(model)), around_rotation(model, rotated, lambda x: x)))
+        return torch.stack([-log_probs(model, text.tolist()).mean() for text in texts_BT])
+
+
+def variants(guess: Guess, longest: int) -> list[list[Guess]]:
+    """Other guesses along each axis of the search."""
+    theta, pairing = guess.rope["rope_theta"], guess.pairing
+    original = guess.rope.get("original_max_position_embeddings")
+    forms = [
+        {**form, "original_max_position_embeddings": original or int(longest / form["factor"])}
+        if "factor" in form
+        else form
+        for form in FORMS
+    ]
+    own = {key: value for key, value in guess.rope.items() if key != "rope_theta"}
+    return [
+        [Guess({"rope_theta": one, **form}, way) for form in (own, FORMS[0]) for one in BASES for way in PAIRINGS],
+        [Guess({"rope_theta": theta, **form}, pairing) for form in forms],
+        [Guess({"rope_theta": theta * by, **own}, pairing) for by in FINER],
+    ]
+
+
+def fitted_rotations(model: PreTrainedModel, ids: Sequence[int]) -> list[dict[str, Any]]:
+    """A record for each kind of layers: what the declared rotation costs more than the best, in nats per token.
+
+    ids: the text in tokens. The model is changed for good. Raises UserError if the text is too short, or if the model
+    does not rotate by fixed tables.
+    """
+    kinds, declared = declared_rotations(model)
+    best, longest = dict(declared), int(model.config.get_text_config().max_position_embeddings)
+    original = [int(guess.rope.get("original_max_position_embeddings", LENGTH)) for guess in declared.values()]
+    length = min(LENGTH, longest, *original)
+    if len(ids) < TEXTS * length:
+        raise UserError(f"text= has {len(ids):,} tokens; {TEXTS * length:,} are needed")
+    texts_BT = torch.tensor(ids[: TEXTS * length]).view(TEXTS, length)
+    for table in rotary_tables(model):
+        table.put(Rotation(torch.zeros_like(table.frequencies_P)))  # a cosine of 1 and a sine of 0
+    if any(str(guess) == str(Guess(NOTHING, "")) for guess in declared.values()):
+        rotating(model, [1] * len(kinds))
+    seen: dict[str, dict[str, tuple[float, Guess]]] = {}
+    for _ in range(ROUNDS):
+        before = dict(best)
+        for kind in best:
+            seen[kind] = {}
+            for axis in range(3):
+                for guess in (best[kind], *variants(best[kind], longest)[axis]):
+                    if str(guess) not in seen[kind]:
+                        loss = loss_of(model, kinds, {**best, kind: guess}, texts_BT[:SEARCHED])
+                        seen[kind][str(guess)] = (float(loss.mean()), guess)
+                best[kind] = min(seen[kind].values(), key=itemgetter(0))[1]
+            print_status(f"{kind}: {best[kind]}")
+        if best == before:
+            break
+    own, found = loss_of(model, kinds, best, texts_BT), []
+    for kind, guess in best.items():
+        finalists = [one for _, one in sorted(seen[kind].values(), key=itemgetter(0))[:FINALISTS] if one != guess]
+        costs = [loss_of(model, kinds, {**best, kind: one}, texts_BT) - own for one in (declared[kind], *finalists)]
+        means, widths = [float(x.mean()) for x in costs], [float(half_width(x.double().numpy())) for x in costs]
+        alike = [str(one) for one, mean, width in zip(finalists, means[1:], widths[1:], strict=True) if mean <= width]
+        contradicts = means[0] >= LEAST and means[0] > widths[0]
+        found.append(
+            {
+                "metric": "cost_of_declared",
+                "value": means[0],
+                "half_width": widths[0],
+                "kind": kind,
+                "declared": str(declared[kind]),
+                "best": str(guess),
+                "alike": "; ".join(alike),
+                "verdict": DIFFERS if contradicts else AS_DECLARED,
+            }
+        )
+    return found
