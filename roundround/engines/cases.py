@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -77,12 +78,12 @@ def prompt_of(case: str) -> list[int]:
 @torch.no_grad()
 def log_probs(model: PreTrainedModel, ids: Sequence[int]) -> Tensor:
     """ln p of each token after the first, [T - 1] in float32."""
-    return chosen(model(torch.tensor([ids]), use_cache=False).logits[0], ids)
+    return chosen(model(torch.tensor([ids]), use_cache=False).logits.float(), ids)
 
 
-def chosen(logits_TV: Any, ids: Sequence[int]) -> Tensor:
-    """ln p of each id after the first, [T - 1], from the logits at all ids or at all but the last."""
-    log_p_TV = torch.as_tensor(logits_TV)[: len(ids) - 1].float().log_softmax(-1)
+def chosen(logits: Any, ids: Sequence[int]) -> Tensor:
+    """ln p of each id after the first, [T - 1]. logits: an array [T, V] or [1, T, V]."""
+    log_p_TV = torch.from_numpy(np.array(logits, dtype=np.float32)).squeeze(0)[: len(ids) - 1].log_softmax(-1)
     return log_p_TV.gather(-1, torch.tensor(ids[1:])[:, None])[:, 0]
 
 

@@ -34,10 +34,11 @@ class Engine(ABC):
     precision: str = "float32"
 
     @abstractmethod
-    def log_probs(self, checkpoint: Path, ids: Sequence[int]) -> Answers:
+    def log_probs(self, checkpoint: Path, ids: list[int], folder: Path) -> Answers:
         """ln p of each token after the first; nothing if the engine does not have this checkpoint.
 
-        checkpoint: a folder of transformers. A UserError ends the command; any other error is a refusal by the engine.
+        checkpoint: a folder of transformers. folder: an empty one, for what a converter writes. A UserError ends the
+        command; any other error is a refusal by the engine.
         """
 
 

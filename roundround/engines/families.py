@@ -18,7 +18,7 @@ WINDOW = 24  # tokens; a prompt has hundreds
 TRAINED = 64  # tokens, the length before a scaling
 N_BYTES = 256  # the vocabulary: a token for each byte, a pair of bytes, which some engines need, and special tokens
 SPECIAL = ("<s>", "</s>", "<pad>", "<unk>", "<extra_0>", "<extra_1>", "<extra_2>")
-GIVES_LOGITS = re.compile("q_proj|k_proj|q_b_proj|kv_b_proj|qkv_proj|query_key_value")
+GIVES_LOGITS = re.compile("q_norm|k_norm|q_proj|k_proj|q_b_proj|kv_b_proj|qkv_proj|query_key_value")
 EMBEDS = re.compile("embed_tokens|embed_in|wte")
 COMMON = {
     "vocab_size": N_BYTES + 1 + len(SPECIAL),
@@ -41,12 +41,18 @@ def rope(rope_type: str = "default", rope_theta: float = 50_000.0, **others: Any
     return {"rope_type": rope_type, "rope_theta": rope_theta, **others}
 
 
-LOCAL = rope(rope_theta=1_000.0)
+LOCAL = rope(rope_theta=10_000.0)  # as in all published models of Gemma
 YARN = rope("yarn", factor=8.0, original_max_position_embeddings=TRAINED, beta_fast=16.0, beta_slow=1.0)
 LLAMA3 = rope("llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=TRAINED)
 PARTIAL = rope(partial_rotary_factor=0.5)
-WINDOWED = {"sliding_window": WINDOW, "layer_types": ["sliding_attention", "sliding_attention", "full_attention"] * 2}
-SOME_ROTATE = {"no_rope_layers": [1, 1, 0] * 2}
+S, F, C = "sliding_attention", "full_attention", "chunked_attention"
+EVERY_SECOND, EVERY_FOURTH, LAST = ([*kinds] for kinds in ((S, F, S, F, S, F), (S, S, S, F, S, S), (S, S, S, S, S, F)))
+ANOTHER_ORDER = [S, S, F, S, S, F]  # in none of the published models: engines may have theirs in the code
+
+
+def windowed(layer_types: list[str]) -> dict[str, Any]:
+    """Windows in some layers."""
+    return {"sliding_window": WINDOW, "layer_types": layer_types}
 
 
 def longrope(n_pairs: int) -> dict[str, Any]:
@@ -62,14 +68,17 @@ FAMILIES: Mapping[str, tuple[str, dict[str, Any]]] = {  # case: model_type, and 
     "llama-yarn": ("llama", {"rope_parameters": YARN}),
     "llama-llama3": ("llama", {"rope_parameters": LLAMA3}),
     "llama-longrope": ("llama", {"rope_parameters": {**longrope(16), "factor": 16.0}}),
-    "qwen2": ("qwen2", {"rope_parameters": rope(), "use_sliding_window": True, "max_window_layers": 0, **WINDOWED}),
+    "qwen2": (
+        "qwen2",
+        {"rope_parameters": rope(), "use_sliding_window": True, "max_window_layers": 2, **windowed([F, F, S, S, S, S])},
+    ),
     "qwen3": ("qwen3", {"rope_parameters": rope()}),
     "qwen3-yarn": ("qwen3", {"rope_parameters": YARN}),
     "qwen3_next": (
         "qwen3_next",
         {
             "rope_parameters": PARTIAL,
-            "layer_types": ["full_attention"] * 6,
+            "layer_types": [F] * 6,
             "intermediate_size": 24,
             "num_experts": 0,
             "mlp_only_layers": [*range(6)],
@@ -88,40 +97,49 @@ FAMILIES: Mapping[str, tuple[str, dict[str, Any]]] = {  # case: model_type, and 
             "tie_word_embeddings": True,
             "attn_logit_softcapping": 4.0,
             "final_logit_softcapping": 8.0,
-            **WINDOWED,
+            **windowed(EVERY_SECOND),
         },
     ),
     "gemma3": (
         "gemma3_text",
         {
-            "rope_parameters": {"sliding_attention": LOCAL, "full_attention": rope()},
+            "rope_parameters": {S: LOCAL, F: rope()},
+            "query_pre_attn_scalar": 32,
+            "tie_word_embeddings": True,
+            **windowed(LAST),
+        },
+    ),
+    "gemma3-order": (
+        "gemma3_text",
+        {
+            "rope_parameters": {S: rope(rope_theta=1_000.0), F: rope()},
             "query_pre_attn_scalar": 16,
             "tie_word_embeddings": True,
-            **WINDOWED,
+            **windowed(ANOTHER_ORDER),
         },
     ),
     "gemma3-linear": (
         "gemma3_text",
         {
-            "rope_parameters": {"sliding_attention": LOCAL, "full_attention": rope("linear", factor=8.0)},
-            "query_pre_attn_scalar": 16,
+            "rope_parameters": {S: LOCAL, F: rope("linear", factor=8.0)},
+            "query_pre_attn_scalar": 32,
             "tie_word_embeddings": True,
-            **WINDOWED,
+            **windowed(LAST),
         },
     ),
     "gemma4": (
         "gemma4_text",
         {
             "rope_parameters": {
-                "sliding_attention": LOCAL,
-                "full_attention": rope("proportional", partial_rotary_factor=0.5),
+                S: LOCAL,
+                F: rope("proportional", partial_rotary_factor=0.25),
             },
             "vocab_size_per_layer_input": COMMON["vocab_size"],
             "hidden_size_per_layer_input": 0,
             "global_head_dim": 32,
             "num_kv_shared_layers": 0,
             "tie_word_embeddings": True,
-            **WINDOWED,
+            **windowed(LAST),
         },
     ),
     "phi3-longrope": (
@@ -131,17 +149,18 @@ FAMILIES: Mapping[str, tuple[str, dict[str, Any]]] = {  # case: model_type, and 
             "original_max_position_embeddings": TRAINED,
         },
     ),
-    "smollm3": ("smollm3", {"rope_parameters": rope(), **SOME_ROTATE}),
+    "smollm3": ("smollm3", {"rope_parameters": rope(), "no_rope_layers": [1, 1, 1, 0, 1, 1]}),
+    "smollm3-order": ("smollm3", {"rope_parameters": rope(), "no_rope_layers": [1, 1, 0, 1, 1, 0]}),
     "olmo2": ("olmo2", {"rope_parameters": rope()}),
-    "olmo3": ("olmo3", {"rope_parameters": {"sliding_attention": rope(), "full_attention": YARN}, **WINDOWED}),
+    "olmo3": ("olmo3", {"rope_parameters": {S: rope(), F: YARN}, **windowed(EVERY_FOURTH)}),
     "gpt_oss": (
         "gpt_oss",
         {
             "rope_parameters": {**YARN, "truncate": False},
             "num_local_experts": 2,
-            "num_experts_per_tok": 1,
+            "num_experts_per_tok": 2,
             "intermediate_size": 16,
-            **WINDOWED,
+            **windowed(EVERY_SECOND),
         },
     ),
     "llama4": (
@@ -149,18 +168,18 @@ FAMILIES: Mapping[str, tuple[str, dict[str, Any]]] = {  # case: model_type, and 
         {
             "rope_parameters": rope(),
             "attention_chunk_size": WINDOW,
-            "layer_types": ["chunked_attention", "chunked_attention", "full_attention"] * 2,
+            "layer_types": [C, C, C, F, C, C],
+            "no_rope_layers": [1, 1, 1, 0, 1, 1],
             "floor_scale": 32,
             "attn_scale": 0.4,
             "intermediate_size_mlp": 48,
             "num_local_experts": 1,
             "moe_layers": [],
-            **SOME_ROTATE,
         },
     ),
     "glm4": ("glm4", {"rope_parameters": PARTIAL}),
-    "cohere2": ("cohere2", {"rope_parameters": rope(), "logit_scale": 0.25, **WINDOWED}),
-    "exaone4": ("exaone4", {"rope_parameters": rope(), "sliding_window_pattern": 3, **WINDOWED}),
+    "cohere2": ("cohere2", {"rope_parameters": rope(), "logit_scale": 0.25, **windowed(EVERY_FOURTH)}),
+    "exaone4": ("exaone4", {"rope_parameters": rope(), "sliding_window_pattern": 4, **windowed(EVERY_FOURTH)}),
     "granite": (
         "granite",
         {
@@ -185,13 +204,13 @@ FAMILIES: Mapping[str, tuple[str, dict[str, Any]]] = {  # case: model_type, and 
         "mimo_v2_flash",
         {
             "rope_parameters": {
-                "sliding_attention": {**LOCAL, "partial_rotary_factor": 0.5},
-                "full_attention": PARTIAL,
+                S: {**rope(rope_theta=1_000.0), "partial_rotary_factor": 0.5},
+                F: PARTIAL,
             },
             "v_head_dim": 16,
             "mlp_layer_types": ["dense"] * 6,
             "n_routed_experts": 2,
-            **WINDOWED,
+            **windowed(ANOTHER_ORDER),
         },
     ),
     "deepseek_v3": (
@@ -242,6 +261,8 @@ def draw(model: PreTrainedModel, seed: int = 0) -> None:
             value = 2 * noise
         elif parameter.dim() == 1:
             value = float((parameter == 1).all()) + 0.3 * noise  # gains start at 1, or at 0 where the code adds 1
+            if model.config.model_type == "gemma4_text" and GIVES_LOGITS.search(name):
+                value *= 0.6  # its logits have no other scale
         elif EMBEDS.search(name):
             value = (0.2 if model.config.tie_word_embeddings else 1.0) * noise  # Gemma multiplies it by the root of D
         else:

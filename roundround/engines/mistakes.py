@@ -184,7 +184,11 @@ def of_the_code(model: PreTrainedModel) -> dict[str, Mistake]:
         ),
         ("the sinks are dropped", any(name.endswith("sinks") for name, _ in model.named_parameters()), without_sinks),
         ("queries and keys are not normalised", norms, without_norms),
-        ("queries and keys are normalised after the rotation", any(isinstance(gain, Tensor) for gain in gains) and not rotates, norms_after_rotation),
+        (
+            "queries and keys are normalised after the rotation",
+            any(isinstance(gain, Tensor) for gain in gains) and not rotates,
+            norms_after_rotation,
+        ),
         (
             "queries and keys are normalised over all heads",
             any(isinstance(gain, Tensor) and gain.numel() == width for gain in gains) or family == "llama4_text",

@@ -5,13 +5,9 @@ Tested by tests/engines/test_suite.py.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import final
-
-import numpy as np
 
 from roundround.engines.cases import chosen
 from roundround.engines.engine import Answers, Engine, convert, package
@@ -35,15 +31,14 @@ class LlamaCpp(Engine):
 
     source: str
 
-    def log_probs(self, checkpoint: Path, ids: Sequence[int]) -> Answers:
-        """See Engine."""
+    def log_probs(self, checkpoint: Path, ids: list[int], folder: Path) -> Answers:
         source, n = home_expanded(self.source, "engine.source"), len(ids)
         if not (source / "convert_hf_to_gguf.py").is_file():
             raise UserError(f"engine.source={source} has no convert_hf_to_gguf.py; give a folder of llama.cpp's source")
         llama = package("llama_cpp", "llama-cpp-python sentencepiece")
-        with TemporaryDirectory() as folder:
-            convert(["-c", CONVERT, source, checkpoint, "--outtype", "f32", "--outfile", f"{folder}/model.gguf"])
-            sizes = {"n_ctx": n, "n_batch": n, "n_ubatch": n, "type_k": 0, "type_v": 0}  # 0: float32
-            model = llama.Llama(f"{folder}/model.gguf", logits_all=True, verbose=False, **sizes)
-            model.eval(list(ids))
-            return chosen(np.array(model.scores[:n]), ids)
+        file = folder / "model.gguf"
+        convert(["-c", CONVERT, source, checkpoint, "--outtype", "f32", "--outfile", file])
+        sizes = {"n_ctx": n, "n_batch": n, "n_ubatch": n, "type_k": 0, "type_v": 0}  # 0: float32
+        model = llama.Llama(str(file), logits_all=True, verbose=False, **sizes)
+        model.eval(ids)
+        return chosen(model.scores, ids)

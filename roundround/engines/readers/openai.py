@@ -6,7 +6,6 @@ Tested by tests/engines/test_suite.py.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -28,14 +27,13 @@ class OpenAI(Engine):
     url: str
     timeout: float
 
-    def log_probs(self, checkpoint: Path, ids: Sequence[int]) -> Answers:
-        """See Engine."""
+    def log_probs(self, checkpoint: Path, ids: list[int], folder: Path) -> Answers:
         case, form = checkpoint.parts[-2:]
         served = [model["id"] for model in self.answer("models")["data"]]
         name = next((one for one in served if one == case or one.endswith(f"{case}/{form}")), None)
         if name is None:
             return []
-        asked = {"model": name, "prompt": list(ids), "max_tokens": 1, "temperature": 0, "echo": True, "logprobs": 1}
+        asked = {"model": name, "prompt": ids, "max_tokens": 1, "temperature": 0, "echo": True, "logprobs": 1}
         given: list[float] = (self.answer("completions", asked)["choices"][0].get("logprobs") or {}).get(
             "token_logprobs", []
         )

@@ -5,7 +5,6 @@ Tested by tests/engines/test_suite.py.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
@@ -23,7 +22,6 @@ class Transformers(Engine):
 
     attention: str
 
-    def log_probs(self, checkpoint: Path, ids: Sequence[int]) -> Answers:
-        """See Engine."""
+    def log_probs(self, checkpoint: Path, ids: list[int], folder: Path) -> Answers:
         options = {"dtype": self.precision, "attn_implementation": self.attention}
         return log_probs(AutoModelForCausalLM.from_pretrained(checkpoint, local_files_only=True, **options).eval(), ids)

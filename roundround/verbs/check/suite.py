@@ -9,6 +9,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 from omegaconf import DictConfig
@@ -91,8 +92,8 @@ def verdicts_of(case: Case, config: CheckConfig, engine: Engine | None) -> Itera
         return
     for checkpoint in case.forms:
         try:
-            with quiet():
-                answers = [float(x) for x in engine.log_probs(checkpoint, case.ids)]
+            with quiet(), TemporaryDirectory() as scratch:
+                answers = [float(x) for x in engine.log_probs(checkpoint, case.ids, Path(scratch))]
         except UserError:
             raise
         except Exception as error:  # whatever an engine raises is its refusal
