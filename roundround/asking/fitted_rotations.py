@@ -118,7 +118,7 @@ def loss_of(model: PreTrainedModel, kinds: Sequence[str], guesses: Mapping[str, 
         for layer, kind in zip(attentions(model), kinds, strict=True):
             note = partial(lambda kind, *_: running.__setitem__(0, kind), kind)
             undo.enter_context(layer.register_forward_pre_hook(note))
-        undo.enter_context(patch.dict(vars(code_of(model)), around_rotation(model, rotated, lambda x: x)))
+        undo.enter_context(patch.dict(vars(code_of(model)), around_rotation(model, rotated)))
         return torch.stack([-log_probs(model, text.tolist()).mean() for text in texts_BT])
 
 

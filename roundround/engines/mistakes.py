@@ -45,7 +45,8 @@ BASE, SCALING, WINDOW = "the base is 10,000", "the scaling is ignored", "the win
 PARTIAL, TEMPERATURE = "the partial rotation is ignored", "the temperature by position is dropped"
 SCALED = ("factor", "long_factor")  # a scaling has one of these keys
 SHORT = "the short factors stand for the long ones (exchanged, or switched at a wrong length)"
-TOGETHER = ((BASE, SCALING), (BASE, WINDOW), (SCALING, WINDOW), (BASE, PARTIAL))  # a part of the config is not read
+WAYS = ("channels are paired in halves", "channels are paired as neighbours")
+TOGETHER = (BASE, SCALING, WINDOW, PARTIAL, *WAYS)  # any two of these occur together
 
 
 def mistakes_of(config: Config, model: PreTrainedModel) -> dict[str, Mistake]:
@@ -54,12 +55,12 @@ def mistakes_of(config: Config, model: PreTrainedModel) -> dict[str, Mistake]:
     config: the values of its config.json, without the defaults of its class.
     """
     default = ropes(type(model.config)().to_dict())
-    read = of_the_config(config, default)
-    found = {name: Mistake(changes) for name, changes in read.items()} | of_the_code(model)
-    for one, other in TOGETHER:
-        if one in read and other in read:
-            both = read[one] | of_the_config({**config, **read[one]}, default)[other]
-            found[f"{one}, and {other}"] = Mistake(both)
+    found = {name: Mistake(changes) for name, changes in of_the_config(config, default).items()} | of_the_code(model)
+    for one, other in itertools.combinations(TOGETHER, 2):
+        if one in found and other in found:
+            first = found[one].changes
+            second = of_the_config({**config, **first}, default).get(other, {})
+            found[f"{one}, and {other}"] = Mistake({**first, **second}, found[other].edit)
     return found
 
 
@@ -82,6 +83,8 @@ def of_the_config(config: Config, default: Mapping[str, Rope]) -> dict[str, dict
         scaled.get("truncate", True),
         scaled.get("original_max_position_embeddings", 0) * scaled.get("factor", 1),
     )
+    factor, width = scaled.get("factor", 1.0), config.get("head_dim", 4)
+    grown = scaled.get("rope_theta", 1.0) * (factor**2 - factor + 1) ** (width / (width - 2))  # dynamic, factor times
     in_ropes: list[tuple[str, Sequence[str], Callable[[str], Rope]]] = [  # name, which kinds or keys, what changes
         (BASE, ["rope_theta"], lambda kind: {"rope_theta": 1e4}),
         ("the base is the default of the class", ["rope_theta"], lambda kind: {"rope_theta": usual[kind]}),
@@ -94,8 +97,8 @@ def of_the_config(config: Config, default: Mapping[str, Rope]) -> dict[str, dict
         (f"the bounds of YaRN are {'not ' * exact}rounded", ["beta_fast"], lambda kind: {"truncate": not exact}),
         (SHORT, ["long_factor"], lambda kind: {"long_factor": scaled["short_factor"]}),
         (
-            "the bounds of llama3 scaling follow the new length",
-            ["low_freq_factor"],
+            "the bounds of the scaling follow the new length",
+            ["low_freq_factor", "beta_fast"],
             lambda kind: {"original_max_position_embeddings": int(long)},
         ),
         (
@@ -105,10 +108,22 @@ def of_the_config(config: Config, default: Mapping[str, Rope]) -> dict[str, dict
         ),
         (TEMPERATURE, ["llama_4_scaling_beta"], lambda kind: {"llama_4_scaling_beta": 0.0}),
         (PARTIAL, ["partial_rotary_factor"], lambda kind: {"partial_rotary_factor": 1.0}),
+        (
+            "the partial rotation is applied twice",
+            ["partial_rotary_factor"],
+            lambda kind: {"partial_rotary_factor": by_kind[kind]["partial_rotary_factor"] ** 2},
+        ),
+        (
+            "the scaling is that of the longest text",
+            ["dynamic"],
+            lambda kind: {"rope_type": "default", "rope_theta": grown},
+        ),
     ]
     found: dict[str, dict[str, Any]] = {}
     for name, where, change in in_ropes:
-        acts = {kind: rope and not {kind, *rope}.isdisjoint(where) for kind, rope in by_kind.items()}
+        acts = {
+            kind: rope and not {kind, *rope, rope.get("rope_type")}.isdisjoint(where) for kind, rope in by_kind.items()
+        }
         changed = {kind: {**rope, **(change(kind) if acts[kind] else {})} for kind, rope in by_kind.items()}
         wrong = {"rope_parameters": changed.get("", changed)}
         if changed != by_kind and wrong not in found.values():
@@ -163,9 +178,12 @@ def of_the_code(model: PreTrainedModel) -> dict[str, Mistake]:
     width, norms = head_dim(model), [*norms_of(layers[0]).values()]
     gains = [getattr(norm, "weight", None) for norm in norms]
     rotates = [int(kind == SLIDING) for kind in kinds] if family in ("cohere2", "exaone4") else []
-    way = "in halves" if family in NEIGHBOURS else "as neighbours"
+    tables = [getattr(module, name) for module, name in attention_factors(model)]
     rows: list[tuple[str, Any, Edit]] = [  # name, whether the family can suffer it, edit
-        (f"channels are paired {way}", True, other_pairing),
+        (WAYS[family not in NEIGHBOURS], True, other_pairing),
+        ("queries and keys rotate twice", True, partial(around_rotation, times=2)),
+        ("the attention factor is applied twice", any(factor != 1 for factor in tables), squared),
+        ("tokens see later tokens", full, lambda model: {"create_causal_mask": lambda *args, **options: None}),
         ("the other end of each head rotates", rotated(model) < width, other_end),
         ("p-RoPE is read as a partial rotation", family == "gemma4_text", partial(partial_rotation, ladder=True)),
         ("p-RoPE pairs channels within its share", family == "gemma4_text", partial(partial_rotation, ladder=False)),
@@ -226,7 +244,10 @@ def rotated(model: PreTrainedModel) -> int:
 
 
 def around_rotation(
-    model: PreTrainedModel, before: Callable[[Tensor], Tensor], after: Callable[[Tensor], Tensor]
+    model: PreTrainedModel,
+    before: Callable[[Tensor], Tensor] = lambda x: x,
+    after: Callable[[Tensor], Tensor] = lambda x: x,
+    times: int = 1,
 ) -> Mapping[str, Any]:
     """Rotations with `before` applied to queries and keys in front of them, and `after` behind them; both [..., C]."""
 
@@ -236,13 +257,27 @@ def around_rotation(
 
         def call(*args: Any, **options: Any) -> Any:
             args = (*args, *(options.pop(name) for name in names[len(args) : n_vectors]))
-            made = rotate(*(before(x) for x in args[:n_vectors]), *args[n_vectors:], **options)
-            return tuple(after(x) for x in made) if isinstance(made, tuple) else after(made)
+            vectors, others = [before(x) for x in args[:n_vectors]], args[n_vectors:]
+            for _ in range(times):
+                made = rotate(*vectors, *others, **options)
+                vectors = [*made] if n_vectors == 2 else [made]
+            return tuple(after(x) for x in vectors) if n_vectors == 2 else after(vectors[0])
 
         return call
 
     code = code_of(model)
     return {name: wrapped(getattr(code, name)) for name in ROTATIONS if hasattr(code, name)}
+
+
+def attention_factors(model: PreTrainedModel) -> list[tuple[nn.Module, str]]:
+    """The attributes of rotary modules that multiply cosines and sines."""
+    return [(module, name) for module in model.modules() for name in vars(module) if name.endswith("attention_scaling")]
+
+
+def squared(model: PreTrainedModel) -> Mapping[str, Any]:
+    for module, name in attention_factors(model):
+        setattr(module, name, getattr(module, name) ** 2)
+    return {}
 
 
 def other_pairing(model: PreTrainedModel) -> Mapping[str, Any]:
@@ -319,7 +354,7 @@ def norms_after_rotation(model: PreTrainedModel) -> Mapping[str, Any]:
         x_BTHC = norm(x_BHTC.transpose(1, 2).flatten(2)).unflatten(2, (x_BHTC.shape[1], -1))  # a norm over all heads
         return cast(Tensor, x_BTHC.transpose(1, 2))
 
-    return around_rotation(model, lambda x: x, normalised)
+    return around_rotation(model, after=normalised)
 
 
 def norms_over_heads(model: PreTrainedModel) -> Mapping[str, Any]:
