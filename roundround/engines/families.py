@@ -104,7 +104,7 @@ FAMILIES: Mapping[str, tuple[str, dict[str, Any]]] = {  # case: model_type, and 
         "gemma3_text",
         {
             "rope_parameters": {S: LOCAL, F: rope()},
-            "query_pre_attn_scalar": 32,
+            "query_pre_attn_scalar": 16,
             "tie_word_embeddings": True,
             **windowed(LAST),
         },
@@ -122,7 +122,7 @@ FAMILIES: Mapping[str, tuple[str, dict[str, Any]]] = {  # case: model_type, and 
         "gemma3_text",
         {
             "rope_parameters": {S: LOCAL, F: rope("linear", factor=8.0)},
-            "query_pre_attn_scalar": 32,
+            "query_pre_attn_scalar": 16,
             "tie_word_embeddings": True,
             **windowed(LAST),
         },
