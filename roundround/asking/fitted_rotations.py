@@ -31,7 +31,7 @@ from transformers import PreTrainedModel
 from roundround.analysis.intervals import half_width
 from roundround.asking.applied_rotations import AS_DECLARED, declared_by, rope_of
 from roundround.engines.cases import log_probs
-from roundround.engines.mistakes import around_rotation, attentions, code_of, head_dim, rotating
+from roundround.engines.mistakes import NEIGHBOURS, around_rotation, attentions, code_of, head_dim, rotating
 from roundround.hf.patching.frequencies import Rotation, follows_length, rotary_tables
 from roundround.pe.base import PositionalEncoding
 from roundround.pe.nope import NoPE
@@ -44,6 +44,7 @@ from roundround.support.errors import UserError
 TEXTS, SEARCHED, LENGTH = 16, 4, 512  # texts in all and in the search, and the most tokens of a text
 LEAST = 0.01  # nats per token
 ROUNDS, FINALISTS = 3, 12
+UNROTATED = ", without rotation"  # at the end of the name of a kind
 BASES = [10 ** (power / 2) for power in range(4, 15)]
 FINER = [base**power for base in (1.5, 1.1) for power in (-2, -1, 1, 2)]
 NOTHING: dict[str, Any] = {"rope_type": "proportional", "partial_rotary_factor": 0.0}
@@ -86,17 +87,14 @@ def declared_rotations(model: PreTrainedModel) -> tuple[list[str], dict[str, Gue
         if said.encoding is None or rope is None or follows_length(model) or not rotary_tables(model):
             raise UserError(f"{type(model).__name__}: the rotation of layer {layer} is no fixed table of frequencies")
         if isinstance(said.encoding, NoPE):
-            kind, rope = f"{kind} without rotation", {"rope_theta": rope["rope_theta"], **NOTHING}
+            kind, rope = f"{kind}{UNROTATED}", {"rope_theta": rope["rope_theta"], **NOTHING}
         kinds.append(kind)
-        declared[kind] = Guess(rope, said.pairing or PAIRINGS[0])
+        declared[kind] = Guess(rope, PAIRINGS[config.model_type in NEIGHBOURS])
     return kinds, declared
 
 
 def loss_of(model: PreTrainedModel, kinds: Sequence[str], guesses: Mapping[str, Guess], texts_BT: Tensor) -> Tensor:
-    """Mean nats per token of each text, [B], if the layers of each kind rotate as guessed.
-
-    The model's own tables of frequencies must be 0.
-    """
+    """Mean nats per token of each text, [B], if the layers of each kind rotate as guessed."""
     pos_T1, running, turns = torch.arange(texts_BT.shape[1])[:, None], [""], {}
     for kind, guess in guesses.items():
         encoding = encoding_of(model, guess.rope)
@@ -114,7 +112,12 @@ def loss_of(model: PreTrainedModel, kinds: Sequence[str], guesses: Mapping[str, 
         made[..., first_P], made[..., second_P] = turned.real, turned.imag
         return made
 
+    if any(kind.endswith(UNROTATED) for kind in kinds):
+        rotating(model, [1] * len(kinds))  # for good; a guess of no rotation is the identity
     with ExitStack() as undo:
+        for table in rotary_tables(model):
+            undo.callback(table.put, table.rotation())
+            table.put(Rotation(torch.zeros_like(table.frequencies_P)))  # a cosine of 1 and a sine of 0
         for layer, kind in zip(attentions(model), kinds, strict=True):
             note = partial(lambda kind, *_: running.__setitem__(0, kind), kind)
             undo.enter_context(layer.register_forward_pre_hook(note))
@@ -153,10 +156,6 @@ def fitted_rotations(model: PreTrainedModel, ids: Sequence[int]) -> list[dict[st
     if len(ids) < TEXTS * length:
         raise UserError(f"text= has {len(ids):,} tokens; {TEXTS * length:,} are needed")
     texts_BT = torch.tensor(ids[: TEXTS * length]).view(TEXTS, length)
-    for table in rotary_tables(model):
-        table.put(Rotation(torch.zeros_like(table.frequencies_P)))  # a cosine of 1 and a sine of 0
-    if any(str(guess) == str(Guess(NOTHING, "")) for guess in declared.values()):
-        rotating(model, [1] * len(kinds))
     seen: dict[str, dict[str, tuple[float, Guess]]] = {}
     for _ in range(ROUNDS):
         before = dict(best)

@@ -83,7 +83,7 @@ def log_probs(model: PreTrainedModel, ids: Sequence[int]) -> Tensor:
 
 def chosen(logits: Any, ids: Sequence[int]) -> Tensor:
     """ln p of each id after the first, [T - 1]. logits: an array [T, V] or [1, T, V]."""
-    log_p_TV = torch.from_numpy(np.array(logits, dtype=np.float32)).squeeze(0)[: len(ids) - 1].log_softmax(-1)
+    log_p_TV = torch.from_numpy(np.asarray(logits).astype(np.float32)).squeeze(0)[: len(ids) - 1].log_softmax(-1)
     return log_p_TV.gather(-1, torch.tensor(ids[1:])[:, None])[:, 0]
 
 

@@ -67,7 +67,7 @@ FAMILIES: Mapping[str, tuple[str, dict[str, Any]]] = {  # case: model_type, and 
     "llama-dynamic": ("llama", {"rope_parameters": rope("dynamic", factor=4.0), "max_position_embeddings": TRAINED}),
     "llama-yarn": ("llama", {"rope_parameters": YARN}),
     "llama-llama3": ("llama", {"rope_parameters": LLAMA3}),
-    "llama-longrope": ("llama", {"rope_parameters": {**longrope(16), "factor": 16.0}}),
+    "llama-longrope": ("llama", {"rope_parameters": {**longrope(16), "factor": 32.0}}),
     "qwen2": (
         "qwen2",
         {"rope_parameters": rope(), "use_sliding_window": True, "max_window_layers": 2, **windowed([F, F, S, S, S, S])},

@@ -41,12 +41,14 @@ ROTATIONS = ("apply_rotary_pos_emb", "apply_rotary_pos_emb_interleave", "apply_r
 IN_TABLES = ("frequencies", "positions", "angles")  # what a table of cosines is computed from
 COSINES = (torch.cos, torch.sin, Tensor.cos, Tensor.sin, torch.polar)
 NORMS = ("q_norm", "k_norm", "q_layernorm", "k_layernorm", "qk_norm")
-BASE, SCALING, WINDOW = "the base is 10,000", "the scaling is ignored", "the window is ignored"
+BASE, LARGE = "the base is 10,000", "the base is 1,000,000"
+SCALING, WINDOW = "the scaling is ignored", "the window is ignored"
+CAPS = ("the soft cap of attention is dropped", "the soft cap of the output is dropped")
 PARTIAL, TEMPERATURE = "the partial rotation is ignored", "the temperature by position is dropped"
 SCALED = ("factor", "long_factor")  # a scaling has one of these keys
 SHORT = "the short factors stand for the long ones (exchanged, or switched at a wrong length)"
 WAYS = ("channels are paired in halves", "channels are paired as neighbours")
-TOGETHER = (BASE, SCALING, WINDOW, PARTIAL, *WAYS)  # any two of these occur together
+TOGETHER = (BASE, LARGE, SCALING, WINDOW, PARTIAL, *CAPS, *WAYS)  # any two of these occur together
 
 
 def mistakes_of(config: Config, model: PreTrainedModel) -> dict[str, Mistake]:
@@ -87,6 +89,7 @@ def of_the_config(config: Config, default: Mapping[str, Rope]) -> dict[str, dict
     grown = scaled.get("rope_theta", 1.0) * (factor**2 - factor + 1) ** (width / (width - 2))  # dynamic, factor times
     in_ropes: list[tuple[str, Sequence[str], Callable[[str], Rope]]] = [  # name, which kinds or keys, what changes
         (BASE, ["rope_theta"], lambda kind: {"rope_theta": 1e4}),
+        (LARGE, ["rope_theta"], lambda kind: {"rope_theta": 1e6}),
         ("the base is the default of the class", ["rope_theta"], lambda kind: {"rope_theta": usual[kind]}),
         ("windowed layers have the default base of the class", [SLIDING], lambda kind: {"rope_theta": usual[kind]}),
         ("windowed layers have the base of full ones", [SLIDING], lambda kind: {"rope_theta": bases[FULL]}),
@@ -134,8 +137,8 @@ def of_the_config(config: Config, default: Mapping[str, Rope]) -> dict[str, dict
         ("the window is one token too short", "sliding_window", window - 1),
         ("the order of layer kinds is the default of the class", "layer_types", None),
         ("the chunks are ignored", "attention_chunk_size", FAR),
-        ("the soft cap of attention is dropped", "attn_logit_softcapping", None),
-        ("the soft cap of the output is dropped", "final_logit_softcapping", None),
+        (CAPS[0], "attn_logit_softcapping", None),
+        (CAPS[1], "final_logit_softcapping", None),
         (TEMPERATURE, "floor_scale", FAR),
         *((name, "no_rope_layers", wrong) for name, wrong in other_lists(config.get("no_rope_layers", [])).items()),
     ]

@@ -1,0 +1,72 @@
+"""The rotation that gives weights the lowest loss: a guess replaces the model's own rotation, and the search finds it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import Done, assert_refused
+
+from roundround.asking.fitted_rotations import Guess, declared_rotations, loss_of
+from roundround.engines.cases import log_probs, prompt_of
+from roundround.engines.families import model_of
+from roundround.support.packaged import model_path
+
+ROTATING = ("llama", "llama-yarn", "gemma3-linear", "gemma4", "glm4", "smollm3", "cohere2", "qwen3_next", "deepseek_v3")
+
+
+@pytest.mark.parametrize("name", ROTATING)
+def test_the_declared_rotation_gives_the_loss_of_the_untouched_model(name: str) -> None:
+    """Partial rotation, p-RoPE, factors, both pairings, layers without RoPE and one table for each kind of layers."""
+    model, ids = model_of(name), prompt_of(name)[:200]
+    own = -log_probs(model, ids).mean()
+    kinds, declared = declared_rotations(model)
+    found = loss_of(model, kinds, declared, torch.tensor([ids]))
+    assert float(found) == pytest.approx(float(own), abs=2e-4)
+    kind = kinds[0]
+    other = declared[kind]._replace(rope={**declared[kind].rope, "rope_theta": 500.0})
+    assert abs(float(loss_of(model, kinds, {**declared, kind: other}, torch.tensor([ids]))) - float(own)) > 1e-3
+
+
+def test_a_guess_in_words() -> None:
+    assert str(Guess({"rope_theta": 1e6, "rope_type": "default"}, "half-split")) == (
+        "rope_theta=1e+06, rope_type=default, half-split"
+    )
+    assert str(Guess({"rope_type": "proportional", "partial_rotary_factor": 0.0}, "half-split")) == "no rotation"
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from roundround.probing.texts import texts_of
+
+    file = tmp_path_factory.mktemp("text") / "text.txt"
+    file.write_text("\n\n".join(texts_of("shakespeare")) * 3)
+    return file
+
+
+@pytest.mark.slow
+def test_weights_contradict_a_wrong_base_and_agree_with_the_right_one(
+    roundround: Callable[..., Done], here: Path, text: Path
+) -> None:
+    done = roundround("check", "model=stories260k", "weights=true", f"text={text}")
+    assert (done.code, done.results[0]["verdict"]) == (0, "as declared")
+    shutil.copytree(model_path("package:stories260k"), here / "wrong")
+    config = here / "wrong" / "config.json"
+    content = json.loads(config.read_text()) | {"rope_theta": 500_000.0}
+    config.write_text(json.dumps(content))
+    done = roundround("check", "model=hf", "model.path=wrong", "weights=true", f"text={text}")
+    assert (done.code, done.results[0]["verdict"]) == (1, "differs")
+    base = float(done.results[0]["best"].split(",")[0].removeprefix("rope_theta="))
+    assert 5_000 < base < 20_000
+
+
+def test_wrong_words_about_weights_cost_one_line(roundround: Callable[..., Done], here: Path) -> None:
+    (here / "short.txt").write_text("Too short. " * 9)
+    assert_refused(roundround("check", "model=stories260k", "weights=true"), "go together")
+    assert_refused(roundround("check", "model=stories260k", "text=short.txt"), "go together")
+    assert_refused(roundround("check", "pe=rope", "to=x", "weights=true", "text=short.txt"), "go together")
+    assert_refused(roundround("check", "model=stories260k", "weights=true", "text=short.txt"), "are needed")
