@@ -41,7 +41,7 @@ from roundround.probing.layout import PAIRINGS
 from roundround.support.console import print_status
 from roundround.support.errors import UserError
 
-TEXTS, SEARCHED, LENGTH = 16, 4, 512  # texts in all and in the search, and the most tokens of a text
+TEXTS, SEARCHED, LENGTH = 16, 2, 512  # texts in all and in the search, and the most tokens of a text
 LEAST = 0.01  # nats per token
 ROUNDS, FINALISTS = 3, 12
 UNROTATED = ", without rotation"  # at the end of the name of a kind

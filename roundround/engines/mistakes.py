@@ -41,14 +41,15 @@ ROTATIONS = ("apply_rotary_pos_emb", "apply_rotary_pos_emb_interleave", "apply_r
 IN_TABLES = ("frequencies", "positions", "angles")  # what a table of cosines is computed from
 COSINES = (torch.cos, torch.sin, Tensor.cos, Tensor.sin, torch.polar)
 NORMS = ("q_norm", "k_norm", "q_layernorm", "k_layernorm", "qk_norm")
-BASE, LARGE = "the base is 10,000", "the base is 1,000,000"
+BASE, LARGE, USUAL = "the base is 10,000", "the base is 1,000,000", "the base is the default of the class"
 SCALING, WINDOW = "the scaling is ignored", "the window is ignored"
+ORDER = "the order of layer kinds is the default of the class"
 CAPS = ("the soft cap of attention is dropped", "the soft cap of the output is dropped")
 PARTIAL, TEMPERATURE = "the partial rotation is ignored", "the temperature by position is dropped"
 SCALED = ("factor", "long_factor")  # a scaling has one of these keys
 SHORT = "the short factors stand for the long ones (exchanged, or switched at a wrong length)"
 WAYS = ("channels are paired in halves", "channels are paired as neighbours")
-TOGETHER = (BASE, LARGE, SCALING, WINDOW, PARTIAL, *CAPS, *WAYS)  # any two of these occur together
+TOGETHER = (BASE, LARGE, USUAL, SCALING, WINDOW, PARTIAL, ORDER, *CAPS, *WAYS)  # any two of these occur together
 
 
 def mistakes_of(config: Config, model: PreTrainedModel) -> dict[str, Mistake]:
@@ -62,7 +63,9 @@ def mistakes_of(config: Config, model: PreTrainedModel) -> dict[str, Mistake]:
         if one in found and other in found:
             first = found[one].changes
             second = of_the_config({**config, **first}, default).get(other, {})
-            found[f"{one}, and {other}"] = Mistake({**first, **second}, found[other].edit)
+            both = Mistake({**first, **second}, found[other].edit)
+            if both not in found.values():  # a base replaces another one
+                found[f"{one}, and {other}"] = both
     return found
 
 
@@ -90,7 +93,7 @@ def of_the_config(config: Config, default: Mapping[str, Rope]) -> dict[str, dict
     in_ropes: list[tuple[str, Sequence[str], Callable[[str], Rope]]] = [  # name, which kinds or keys, what changes
         (BASE, ["rope_theta"], lambda kind: {"rope_theta": 1e4}),
         (LARGE, ["rope_theta"], lambda kind: {"rope_theta": 1e6}),
-        ("the base is the default of the class", ["rope_theta"], lambda kind: {"rope_theta": usual[kind]}),
+        (USUAL, ["rope_theta"], lambda kind: {"rope_theta": usual[kind]}),
         ("windowed layers have the default base of the class", [SLIDING], lambda kind: {"rope_theta": usual[kind]}),
         ("windowed layers have the base of full ones", [SLIDING], lambda kind: {"rope_theta": bases[FULL]}),
         ("full layers have the base of windowed ones", [FULL], lambda kind: {"rope_theta": bases[SLIDING]}),
@@ -135,7 +138,7 @@ def of_the_config(config: Config, default: Mapping[str, Rope]) -> dict[str, dict
         (WINDOW, "sliding_window", FAR),
         ("the window is one token too long", "sliding_window", window + 1),
         ("the window is one token too short", "sliding_window", window - 1),
-        ("the order of layer kinds is the default of the class", "layer_types", None),
+        (ORDER, "layer_types", None),
         ("the chunks are ignored", "attention_chunk_size", FAR),
         (CAPS[0], "attn_logit_softcapping", None),
         (CAPS[1], "final_logit_softcapping", None),
