@@ -5,8 +5,8 @@
     python benchmarks/engines.py mlx_lm           # with a Python that has roundround
 
 The environments and the suite are kept in outputs/engines. docs/results/engines/verdicts.csv gets the rows of the
-engines that were asked; `make tables` writes the page's tables from it. vLLM is a server of the OpenAI protocol, started
-once for each checkpoint.
+engines that were asked; `make tables` writes the tables of the page from it. vLLM is a server of the OpenAI protocol,
+started once for each checkpoint.
 """
 
 from __future__ import annotations

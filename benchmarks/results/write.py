@@ -14,6 +14,7 @@ from pathlib import Path
 from results import (
     distance,
     encodings_by_normalisers,
+    engines,
     language_tasks,
     length,
     max_retrieval,
@@ -28,6 +29,7 @@ from results.stored import DOCS
 PAGES = {
     "distance": distance,
     "encodings_by_normalisers": encodings_by_normalisers,
+    "engines": engines,
     "language_tasks": language_tasks,
     "length": length,
     "max_retrieval_heads": max_retrieval,

