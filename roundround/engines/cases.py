@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from roundround.engines.families import FAMILIES, N_BYTES, SPECIAL, config_of, model_of
-from roundround.engines.mistakes import code_of, mistakes_of, ropes
+from roundround.engines.mistakes import AND, code_of, mistakes_of, ropes
 from roundround.support.errors import UserError, one_line
 
 FORMAT, WRONG = "roundround case 1", "mistake/"  # WRONG stands before the name of a mistake
@@ -95,6 +95,8 @@ def expectations(case: str, model: PreTrainedModel, ids: list[int]) -> tuple[dic
         found[f"rounded/{name}"] = log_probs(rounded(model_of(case, weights=weights)), ids)
     noise, hidden = rms(found["rounded/bfloat16"] - found["right"]), []
     for name, (changes, edit) in mistakes_of(own, model).items():
+        if not {*name.split(AND)}.isdisjoint(hidden):
+            continue  # a pair that looks like one of its two
         try:
             wrong = model_of(case, changes, weights)
         except RuntimeError:

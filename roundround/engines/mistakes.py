@@ -49,6 +49,7 @@ PARTIAL, TEMPERATURE = "the partial rotation is ignored", "the temperature by po
 SCALED = ("factor", "long_factor")  # a scaling has one of these keys
 SHORT = "the short factors stand for the long ones (exchanged, or switched at a wrong length)"
 WAYS = ("channels are paired in halves", "channels are paired as neighbours")
+AND = ", and "  # between the names of two mistakes that occur together
 TOGETHER = (BASE, LARGE, USUAL, SCALING, WINDOW, PARTIAL, ORDER, *CAPS, *WAYS)  # any two of these occur together
 
 
@@ -65,7 +66,7 @@ def mistakes_of(config: Config, model: PreTrainedModel) -> dict[str, Mistake]:
             second = of_the_config({**config, **first}, default).get(other, {})
             both = Mistake({**first, **second}, found[other].edit)
             if both not in found.values():  # a base replaces another one
-                found[f"{one}, and {other}"] = both
+                found[f"{one}{AND}{other}"] = both
     return found
 
 
