@@ -93,7 +93,7 @@ def expectations(case: str, model: PreTrainedModel, ids: list[int]) -> tuple[dic
     found = {"right": log_probs(model, ids)}
     for name, rounded in PRECISIONS.items():
         found[f"rounded/{name}"] = log_probs(rounded(model_of(case, weights=weights)), ids)
-    noise, hidden = rms(found["rounded/bfloat16"] - found["right"]), []
+    noise, hidden = rms(found["rounded/bfloat16"] - found["right"]), list[str]()
     for name, (changes, edit) in mistakes_of(own, model).items():
         if not {*name.split(AND)}.isdisjoint(hidden):
             continue  # a pair that looks like one of its two

@@ -1,0 +1,129 @@
+"""Do weights reveal a wrong config? Models whose config.json was falsified are given to `fitted_rotations`.
+
+    python benchmarks/fitted_rotations.py --texts FILE MODEL...    # folders that `roundround export` or the hub wrote
+
+Each model is asked with its own config, and with FALSE others that are drawn at random. An answer is right if the true
+config is not contradicted; if a false one is, and the true rotation costs less than LEAST nats per token more than the
+best that was found. docs/results/engines/weights.csv has a row for each answer; rows that are there are not asked again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers.utils.logging import disable_progress_bar, set_verbosity_error
+
+from roundround.asking.fitted_rotations import (
+    LEAST,
+    LENGTH,
+    NOTHING,
+    TEXTS,
+    Guess,
+    declared_rotations,
+    fitted_rotations,
+    loss_of,
+)
+
+STORED = Path(__file__).resolve().parents[1] / "docs" / "results" / "engines" / "weights.csv"
+COLUMNS = ("model", "config", "kind", "declared", "best", "cost", "half_width", "verdict", "true_costs", "right")
+FALSE = 5
+Rope = dict[str, Any]
+CHANGES: dict[str, Callable[[Rope, int], Rope]] = {  # of the `rope_parameters` of each kind of layers
+    "base x 10": lambda rope, longest: {**rope, "rope_theta": rope["rope_theta"] * 10},
+    "base / 10": lambda rope, longest: {**rope, "rope_theta": rope["rope_theta"] / 10},
+    "base 500,000": lambda rope, longest: {**rope, "rope_theta": 500_000.0},
+    "linear, factor 4": lambda rope, longest: scaled("linear", 4.0, rope, longest),
+    "yarn, factor 4": lambda rope, longest: scaled("yarn", 4.0, rope, longest),
+    "llama3, factor 8": lambda rope, longest: scaled("llama3", 8.0, rope, longest),
+    "p-RoPE, p 0.25": lambda rope, longest: share(0.25, rope),
+    "p-RoPE, p 0.5": lambda rope, longest: share(0.5, rope),
+    "plain RoPE": lambda rope, longest: {"rope_type": "default", "rope_theta": rope["rope_theta"]},
+}
+
+
+def scaled(kind: str, factor: float, rope: Rope, longest: int) -> Rope:
+    more = {"low_freq_factor": 1.0, "high_freq_factor": 4.0} if kind == "llama3" else {}
+    lengths = {"factor": factor, "original_max_position_embeddings": int(longest / factor)}
+    return {"rope_type": kind, "rope_theta": rope["rope_theta"], **lengths, **more}
+
+
+def share(p: float, rope: Rope) -> Rope:
+    return {"rope_type": "proportional", "rope_theta": rope["rope_theta"], "partial_rotary_factor": p}
+
+
+def falsified(rope: Rope, longest: int, name: str) -> Rope:
+    """The `rope_parameters` of a config with one change, in every kind of layers."""
+    change = CHANGES[name]
+    if "rope_theta" in rope:
+        return change(rope, longest)
+    return {kind: change(own, longest) for kind, own in rope.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("models", nargs="+", type=Path)
+    parser.add_argument("--texts", type=Path, required=True)
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    disable_progress_bar()
+    set_verbosity_error()
+    STORED.parent.mkdir(exist_ok=True)
+    known = [*csv.DictReader(STORED.open())] if STORED.exists() else []
+    for path in given.models:
+        own = json.loads((path / "config.json").read_text())["rope_parameters"]
+        longest = AutoConfig.from_pretrained(path).get_text_config().max_position_embeddings
+        names = [name for name in CHANGES if falsified(own, longest, name) != own]
+        for name in ["its own", *random.Random(f"{given.seed}{path.name}").sample(names, FALSE)]:
+            if any((row["model"], row["config"]) == (path.name, name) for row in known):
+                continue
+            rope = own if name == "its own" else falsified(own, longest, name)
+            for row in answers(path, own, rope, given.texts, true=rope == own):
+                known.append({"model": path.name, "config": name, **row})
+                print(*known[-1].values(), sep=" | ", flush=True)
+            with STORED.open("w", newline="") as file:
+                writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+                writer.writeheader()
+                writer.writerows(known)
+
+
+def answers(path: Path, own: Rope, rope: Rope, texts: Path, *, true: bool) -> list[dict[str, Any]]:
+    """The answer for each kind of layers of a model with these `rope_parameters`."""
+    config, tokenizer = AutoConfig.from_pretrained(path), AutoTokenizer.from_pretrained(path)
+    config.rope_parameters = own
+    model = AutoModelForCausalLM.from_pretrained(path, config=config, dtype=torch.float32).eval().requires_grad_(False)
+    kinds, honest = declared_rotations(model)
+    model.config.rope_parameters = rope
+    ids = tokenizer(texts.read_text()).input_ids
+    records = fitted_rotations(model, ids)
+    length = min(LENGTH, config.get_text_config().max_position_embeddings)
+    texts_BT = torch.tensor(ids[: TEXTS * length]).view(TEXTS, length)
+    best = {record["kind"]: guess_of(record["best"]) for record in records}
+    least, found = loss_of(model, kinds, best, texts_BT), []
+    for record in records:
+        trial = {**best, record["kind"]: honest[record["kind"]]}
+        cost = float((loss_of(model, kinds, trial, texts_BT) - least).mean())
+        right = record["verdict"] == "as declared" if true else record["verdict"] == "differs" and cost < LEAST
+        row = {key: record[key] for key in ("kind", "declared", "best", "half_width", "verdict")}
+        found.append({**row, "cost": record["value"], "true_costs": cost, "right": int(right)})
+    return found
+
+
+def guess_of(words: str) -> Guess:
+    """The guess that these words describe."""
+    if words == "no rotation":
+        return Guess({"rope_theta": 1e4, **NOTHING}, "half-split")
+    *parts, pairing = words.split(", ")
+    values = dict(part.split("=") for part in parts)
+    return Guess({key: value if key == "rope_type" else float(value) for key, value in values.items()}, pairing)
+
+
+if __name__ == "__main__":
+    main()
