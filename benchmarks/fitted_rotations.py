@@ -4,7 +4,7 @@
 
 Each model is asked with its own config, and with FALSE others that are drawn at random. An answer is right if the true
 config is not contradicted; if a false one is, and the true rotation costs less than LEAST nats per token more than the
-best that was found. docs/results/engines/weights.csv has a row for each answer; rows that are there are not asked again.
+answer. A false config that costs less than LEAST more than the true one cannot be told apart from it. docs/results/engines/weights.csv has a row for each answer; rows that are there are not asked again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from roundround.asking.fitted_rotations import (
 )
 
 STORED = Path(__file__).resolve().parents[1] / "docs" / "results" / "engines" / "weights.csv"
-COLUMNS = ("model", "config", "kind", "declared", "best", "cost", "half_width", "verdict", "true_costs", "right")
+COLUMNS = ("model", "config", "kind", "declared", "best", "cost", "half_width", "verdict", "true_costs", "answer")
 FALSE = 5
 Rope = dict[str, Any]
 CHANGES: dict[str, Callable[[Rope, int], Rope]] = {  # of the `rope_parameters` of each kind of layers
@@ -110,9 +110,17 @@ def answers(path: Path, own: Rope, rope: Rope, texts: Path, *, true: bool) -> li
     for record in records:
         trial = {**best, record["kind"]: honest[record["kind"]]}
         cost = float((loss_of(model, kinds, trial, texts_BT) - least).mean())
-        right = record["verdict"] == "as declared" if true else record["verdict"] == "differs" and cost < LEAST
+        wrong = record["verdict"] == "differs" if true else record["verdict"] == "as declared" or cost >= LEAST
+        hidden = not true and record["value"] - cost < LEAST  # the false config costs no more than the true one
         row = {key: record[key] for key in ("kind", "declared", "best", "half_width", "verdict")}
-        found.append({**row, "cost": record["value"], "true_costs": cost, "right": int(right)})
+        found.append(
+            {
+                **row,
+                "cost": record["value"],
+                "true_costs": cost,
+                "answer": "not told apart" if hidden else "wrong" if wrong else "right",
+            }
+        )
     return found
 
 

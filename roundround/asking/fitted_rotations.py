@@ -5,7 +5,8 @@ config.json, and which channels form a pair. The search goes from coarse to fine
 with pairings, then the share of pairs that rotate and the scalings, then finer bases.
 
 The rule. The losses under two guesses are compared text by text; the 95 % interval of the mean difference is that of
-Student's t over texts. A guess cannot be told apart from the best if the interval includes 0. The weights contradict
+Student's t over texts. A guess cannot be told apart from the best if the interval includes 0; the answer is the one
+of these with the fewest keys. The weights contradict
 their config if the declared rotation costs at least LEAST nats per token more than the best, and the interval is
 above 0.
 
@@ -151,8 +152,7 @@ def fitted_rotations(model: PreTrainedModel, ids: Sequence[int]) -> list[dict[st
     """
     kinds, declared = declared_rotations(model)
     best, longest = dict(declared), int(model.config.get_text_config().max_position_embeddings)
-    original = [int(guess.rope.get("original_max_position_embeddings", LENGTH)) for guess in declared.values()]
-    length = min(LENGTH, longest, *original)
+    length = min(LENGTH, longest)
     if len(ids) < TEXTS * length:
         raise UserError(f"text= has {len(ids):,} tokens; {TEXTS * length:,} are needed")
     texts_BT = torch.tensor(ids[: TEXTS * length]).view(TEXTS, length)
@@ -175,7 +175,8 @@ def fitted_rotations(model: PreTrainedModel, ids: Sequence[int]) -> list[dict[st
         finalists = [one for _, one in sorted(seen[kind].values(), key=itemgetter(0))[:FINALISTS] if one != guess]
         costs = [loss_of(model, kinds, {**best, kind: one}, texts_BT) - own for one in (declared[kind], *finalists)]
         means, widths = [float(x.mean()) for x in costs], [float(half_width(x.double().numpy())) for x in costs]
-        alike = [str(one) for one, mean, width in zip(finalists, means[1:], widths[1:], strict=True) if mean <= width]
+        alike = [one for one, mean, width in zip(finalists, means[1:], widths[1:], strict=True) if mean <= width]
+        simplest = min([guess, *alike], key=lambda one: len(one.rope))
         contradicts = means[0] >= LEAST and means[0] > widths[0]
         found.append(
             {
@@ -184,8 +185,8 @@ def fitted_rotations(model: PreTrainedModel, ids: Sequence[int]) -> list[dict[st
                 "half_width": widths[0],
                 "kind": kind,
                 "declared": str(declared[kind]),
-                "best": str(guess),
-                "alike": "; ".join(alike),
+                "best": str(simplest),
+                "alike": "; ".join(str(one) for one in [guess, *alike] if one != simplest),
                 "verdict": DIFFERS if contradicts else AS_DECLARED,
             }
         )
