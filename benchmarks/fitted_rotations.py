@@ -4,7 +4,8 @@
 
 Each model is asked with its own config, and with FALSE others that are drawn at random. An answer is right if the true
 config is not contradicted; if a false one is, and the true rotation costs less than LEAST nats per token more than the
-answer. A false config that costs less than LEAST more than the true one cannot be told apart from it. docs/results/engines/weights.csv has a row for each answer; rows that are there are not asked again.
+answer. A false config that costs less than LEAST more than the true one cannot be told apart from it.
+docs/results/engines/weights.csv has a row for each answer; rows that are there are not asked again.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ def of_the_config(config: Config, default: Mapping[str, Rope]) -> dict[str, dict
         scaled.get("truncate", True),
         scaled.get("original_max_position_embeddings", 0) * scaled.get("factor", 1),
     )
-    factor, width = scaled.get("factor", 1.0), config.get("head_dim", 4)
+    factor, width, longest = scaled.get("factor", 1.0), config.get("head_dim", 4), config["max_position_embeddings"]
     grown = scaled.get("rope_theta", 1.0) * (factor**2 - factor + 1) ** (width / (width - 2))  # dynamic, factor times
     in_ropes: list[tuple[str, Sequence[str], Callable[[str], Rope]]] = [  # name, which kinds or keys, what changes
         (BASE, ["rope_theta"], lambda kind: {"rope_theta": 1e4}),
@@ -103,10 +103,9 @@ def of_the_config(config: Config, default: Mapping[str, Rope]) -> dict[str, dict
         ("the attention factor is dropped", ["beta_fast", "long_factor"], lambda kind: {"attention_factor": 1.0}),
         (f"the bounds of YaRN are {'not ' * exact}rounded", ["beta_fast"], lambda kind: {"truncate": not exact}),
         (SHORT, ["long_factor"], lambda kind: {"long_factor": scaled["short_factor"]}),
-        (
-            "the bounds of the scaling follow the new length",
-            ["low_freq_factor", "beta_fast"],
-            lambda kind: {"original_max_position_embeddings": int(long)},
+        *(
+            (f"the bounds of the scaling follow {words}", ["low_freq_factor", "beta_fast"], partial(trained_on, length))
+            for words, length in (("the new length", int(long)), ("max_position_embeddings", longest))
         ),
         (
             "llama3 scaling has no part in between",
@@ -149,6 +148,10 @@ def of_the_config(config: Config, default: Mapping[str, Rope]) -> dict[str, dict
     return found | {name: {key: value} for name, key, value in in_keys if config.get(key)}
 
 
+def trained_on(length: int, kind: str) -> Rope:
+    return {"original_max_position_embeddings": length}
+
+
 def other_lists(rotates: Sequence[int]) -> dict[str, list[int]]:
     """Wrong lists of the layers that rotate; none for an empty list."""
     wrong = {
@@ -188,7 +191,9 @@ def of_the_code(model: PreTrainedModel) -> dict[str, Mistake]:
     tables = [getattr(module, name) for module, name in attention_factors(model)]
     rows: list[tuple[str, Any, Edit]] = [  # name, whether the family can suffer it, edit
         (WAYS[family not in NEIGHBOURS], True, other_pairing),
-        ("queries and keys rotate twice", True, partial(around_rotation, times=2)),
+        ("queries and keys rotate twice", True, partial(around_rotation, times=(2, 2))),
+        ("keys rotate twice", True, partial(around_rotation, times=(1, 2))),
+        ("no layer rotates", True, partial(around_rotation, times=(0, 0))),
         ("the attention factor is applied twice", any(factor != 1 for factor in tables), squared),
         ("tokens see later tokens", full, lambda model: {"create_causal_mask": lambda *args, **options: None}),
         ("the other end of each head rotates", rotated(model) < width, other_end),
@@ -254,9 +259,12 @@ def around_rotation(
     model: PreTrainedModel,
     before: Callable[[Tensor], Tensor] = lambda x: x,
     after: Callable[[Tensor], Tensor] = lambda x: x,
-    times: int = 1,
+    times: tuple[int, int] = (1, 1),
 ) -> Mapping[str, Any]:
-    """Rotations with `before` applied to queries and keys in front of them, and `after` behind them; both [..., C]."""
+    """Rotations with `before` applied to queries and keys in front of them, and `after` behind them; both [..., C].
+
+    times: how often queries and keys are rotated.
+    """
 
     def wrapped(rotate: Callable[..., Any]) -> Callable[..., Any]:
         names = [*inspect.signature(rotate).parameters][:2]
@@ -264,11 +272,12 @@ def around_rotation(
 
         def call(*args: Any, **options: Any) -> Any:
             args = (*args, *(options.pop(name) for name in names[len(args) : n_vectors]))
-            vectors, others = [before(x) for x in args[:n_vectors]], args[n_vectors:]
-            for _ in range(times):
-                made = rotate(*vectors, *others, **options)
-                vectors = [*made] if n_vectors == 2 else [made]
-            return tuple(after(x) for x in vectors) if n_vectors == 2 else after(vectors[0])
+            turned = [[before(x) for x in args[:n_vectors]]]
+            for _ in range(max(times)):
+                made = rotate(*turned[-1], *args[n_vectors:], **options)
+                turned.append([*made] if n_vectors == 2 else [made])
+            vectors = [after(turned[n][i]) for i, n in enumerate(times[:n_vectors])]
+            return tuple(vectors) if n_vectors == 2 else vectors[0]
 
         return call
 
