@@ -38,10 +38,10 @@ FLOORS = [
     {"report"},
     {"papers"},
     {"training", "analysis"},
-    {"asking", "engines"},
+    {"asking"},
     {"trained"},
     {"hf"},
-    {"probing"},
+    {"probing", "engines"},
     {"model", "data", "records"},
     {"pe", "softmax", "distributed", "config"},
     {"kernels", "support", "pretrained"},
@@ -64,7 +64,7 @@ ONLY = {  # library: the parts that may import it
     "lightning": {"training", "verbs"},
     "wandb": {"records"},
     "tensorboard": {"records"},
-    "transformers": {"data", "hf", "trained", "asking"},
+    "transformers": {"data", "hf", "trained", "asking", "engines"},
     "datasets": {"data", "hf", "trained", "asking"},
     "huggingface_hub": {"data", "hf", "trained", "asking"},
     "lm_eval": {"asking"},
@@ -72,7 +72,14 @@ ONLY = {  # library: the parts that may import it
     "click": set(),  # Typer has its own
     "jinja2": {"report", "asking"},  # asking: the sandbox of tasks' templates
     "markupsafe": {"report"},
-    "importlib": {"cli", "command_line", "config", "papers", "report"},  # verbs, claims and pages, by name
+    "importlib": {
+        "cli",
+        "command_line",
+        "config",
+        "papers",
+        "report",
+        "engines",
+    },  # verbs, claims, pages, engines by name
     "pickle": set(),  # nothing is unpickled from a file that a user was given
 }
 INNER = {  # part: the parts that may import it
@@ -157,7 +164,7 @@ def forbidden(part: str, item: Import) -> str | None:
         return f"only {sorted(INNER[item.part])} may"
     if part in FLOOR and item.part in FLOOR and part != item.part and FLOOR[item.part] >= FLOOR[part]:
         return f"{item.part} stands on no lower floor than {part}"
-    if item.at_import and item.library in INSIDE_FUNCTIONS and part not in ("hf", "trained", "asking"):
+    if item.at_import and item.library in INSIDE_FUNCTIONS and part not in ("hf", "trained", "asking", "engines"):
         return "only inside a function"
     return None
 

@@ -26,10 +26,10 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import torch
+from scipy.special import stdtrit
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from roundround.analysis.intervals import half_width
 from roundround.asking.applied_rotations import AS_DECLARED, declared_by, rope_of
 from roundround.engines.cases import log_probs
 from roundround.engines.mistakes import NEIGHBOURS, around_rotation, attentions, code_of, head_dim, rotating
@@ -174,7 +174,10 @@ def fitted_rotations(model: PreTrainedModel, ids: Sequence[int]) -> list[dict[st
     for kind, guess in best.items():
         finalists = [one for _, one in sorted(seen[kind].values(), key=itemgetter(0))[:FINALISTS] if one != guess]
         costs = [loss_of(model, kinds, {**best, kind: one}, texts_BT) - own for one in (declared[kind], *finalists)]
-        means, widths = [float(x.mean()) for x in costs], [float(half_width(x.double().numpy())) for x in costs]
+        means, widths = (
+            [float(x.mean()) for x in costs],
+            [float(stdtrit(TEXTS - 1, 0.975) * x.std() / TEXTS**0.5) for x in costs],
+        )
         alike = [one for one, mean, width in zip(finalists, means[1:], widths[1:], strict=True) if mean <= width]
         simplest = min([guess, *alike], key=lambda one: len(one.rope))
         contradicts = means[0] >= LEAST and means[0] > widths[0]

@@ -221,6 +221,7 @@ def quiet() -> Iterator[None]:
     """Within the block, transformers prints nothing; this project reports what matters in its own messages."""
     before = logging.get_verbosity()
     logging.set_verbosity(logging.CRITICAL)
+    logging.disable_progress_bar()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -18,7 +18,6 @@ from huggingface_hub import errors as hub
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers.utils import cached_file
-from transformers.utils.logging import disable_progress_bar
 
 from roundround.data.hub import hub_is_reachable
 from roundround.data.tokenizers import Vocabulary, vocabulary_of
@@ -85,7 +84,6 @@ class Pretrained:
         """The model, ready to evaluate, and its tokenizer. Raises UserError if they cannot be loaded."""
         if self.offload and device.type != "cpu":
             raise UserError(f"model.offload=true runs on the CPU, not on {device}; give device=cpu")
-        disable_progress_bar()
         with quiet():
             model, tokenizer = self.read(device)
         model.eval().requires_grad_(False)

@@ -18,7 +18,6 @@ from rich.table import Table
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from roundround.asking.applied_rotations import (
     AS_DECLARED,
@@ -105,9 +104,7 @@ def check(cfg: DictConfig, invocation: Invocation) -> None:
             raise error(f"{n} of {len(reports)} layers {words} {where}")
 
 
-def show_fitted(
-    cfg: DictConfig, config: CheckConfig, invocation: Invocation, model: PreTrainedModel, tokenizer: Any
-) -> None:
+def show_fitted(cfg: DictConfig, config: CheckConfig, invocation: Invocation, model: Any, tokenizer: Any) -> None:
     """Show which rotation gives a model's weights the lowest loss on text."""
     assert config.data is not None
     corpus = build(config.data, Corpus)  # type: ignore[type-abstract]

@@ -14,7 +14,6 @@ from tempfile import TemporaryDirectory
 import torch
 from omegaconf import DictConfig
 from rich.table import Table
-from transformers.utils.logging import disable_progress_bar
 
 from roundround.config.build import build
 from roundround.distributed.device import describe_device
@@ -41,7 +40,6 @@ def write(cfg: DictConfig, config: CheckConfig, invocation: Invocation) -> None:
     folder = Path(os.path.abspath(home_expanded(config.to, "to")))
     if folder.exists() or not folder.parent.is_dir():
         raise UserError(f"to={config.to} is there already, or its folder is not; give another name")
-    disable_progress_bar()
     with opened_run(invocation, cfg) as run:
         run.note(choices=invocation.given, device=describe_device(torch.device("cpu")), suite=str(folder))
         for name in names:
@@ -55,7 +53,6 @@ def judge_all(cfg: DictConfig, config: CheckConfig, invocation: Invocation) -> N
     """Judge the answers to each case: those of an engine, or those in a folder."""
     if len(config.suite) != 1:
         raise UserError(f"suite={','.join(config.suite)}: give one folder of cases")
-    disable_progress_bar()
     if config.answers is not None and not home_expanded(config.answers, "answers").is_dir():
         raise UserError(f"answers={config.answers} is not a folder; it must hold a file CASE.json for each case")
     cases = read_suite(home_expanded(config.suite[0], "suite"))
