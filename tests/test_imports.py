@@ -60,7 +60,7 @@ KNOW_OMEGACONF = {
 ONLY = {  # library: the parts that may import it
     "hydra": KNOW_HYDRA,
     "omegaconf": KNOW_OMEGACONF,
-    "yaml": {"command_line", "asking"},
+    "yaml": {"command_line", "asking", "engines"},
     "lightning": {"training", "verbs"},
     "wandb": {"records"},
     "tensorboard": {"records"},

@@ -30,7 +30,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from roundround.engines.families import FAMILIES, N_BYTES, SPECIAL, config_of, model_of
+from roundround.engines.families import N_BYTES, SPECIAL, config_of, model_of
 from roundround.engines.mistakes import AND, code_of, mistakes_of, ropes
 from roundround.support.errors import UserError, one_line
 
@@ -39,7 +39,7 @@ N_TOKENS, LONG = 320, {"llama": 1_100, "gemma3": 1_100}  # more than 1,000, so t
 SHOWN = 2.0  # a mistake shows if it moves more than so many times what bfloat16 moves, root mean square
 NEW, OLD = "transformers5", "transformers4"  # folders of the two forms of config.json
 N_PRINTABLE = 94  # the first tokens of the sorted vocabulary are the characters from ! to ~
-NOT_IN_4 = ("ministral3", "gemma4", "mimo_v2_flash")
+NOT_IN_4 = ("ministral3", "gemma4_text", "mimo_v2_flash")
 PRECISIONS: Mapping[str, Callable[[PreTrainedModel], PreTrainedModel]] = {
     "bfloat16": lambda model: in_precision(model, torch.bfloat16),
     "float16": lambda model: in_precision(model, torch.float16),
@@ -137,7 +137,7 @@ def write_case(case: str, folder: Path) -> None:
     model.save_pretrained(folder / NEW)
     tokenizer().save_pretrained(folder / NEW)
     config = json.loads((folder / NEW / "config.json").read_text())
-    if FAMILIES[case][0] not in NOT_IN_4 and case not in NOT_IN_4:
+    if config["model_type"] not in NOT_IN_4:
         shutil.copytree(folder / NEW, folder / OLD)
         (folder / OLD / "config.json").write_text(json.dumps(older_form(config), indent=2))
     (folder / "prompt.json").write_text(json.dumps({"ids": ids, "sha256": hash_of(ids)}))
