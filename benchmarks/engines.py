@@ -146,12 +146,12 @@ def served(python: str) -> list[dict[str, str]]:
 def server(python: str, checkpoint: Path, name: str) -> Iterator[str | None]:
     """A vLLM server of one checkpoint; inside the block None, or the line in which it says why it does not start."""
     log = PLACE / "vllm.log"
-    words = ["serve", str(checkpoint), "--served-model-name", name, "--port", str(PORT), "--dtype", "float32"]
-    more = ["--enforce-eager", "--max-model-len", "2048", "--no-enable-prefix-caching"]
+    words = ["--model", str(checkpoint), "--served-model-name", name, "--port", str(PORT), "--dtype", "float32"]
+    more = ["--enforce-eager", "--no-enable-prefix-caching"]
     with log.open("w") as file:
         settings = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1"}
         process = subprocess.Popen(
-            [str(Path(python).with_name("vllm")), *words, *more], stdout=file, stderr=file, env=settings
+            [python, "-m", "vllm.entrypoints.openai.api_server", *words, *more], stdout=file, stderr=file, env=settings
         )
         try:
             while process.poll() is None and not answers(f"http://127.0.0.1:{PORT}/health"):
