@@ -34,7 +34,6 @@ from roundround.asking.applied_rotations import AS_DECLARED, declared_by, rope_o
 from roundround.engines.cases import log_probs
 from roundround.engines.mistakes import NEIGHBOURS, around_rotation, attentions, code_of, head_dim, rotating
 from roundround.hf.patching.frequencies import Rotation, follows_length, rotary_tables
-from roundround.pe.base import PositionalEncoding
 from roundround.pe.nope import NoPE
 from roundround.pe.rotary import RotaryEncoding
 from roundround.probing.conformance import DIFFERS
@@ -70,12 +69,6 @@ class Guess(NamedTuple):
         return "no rotation" if self.rope.items() >= NOTHING.items() else ", ".join([*said, self.pairing])
 
 
-def encoding_of(model: PreTrainedModel, rope: Mapping[str, Any]) -> PositionalEncoding | None:
-    """The encoding that `rope_parameters` declare; None if no encoding of this project can express it."""
-    view = SimpleNamespace(model_type="", rope_parameters=rope)
-    return declared_by(view, 0, head_dim(model), model.config.get_text_config().max_position_embeddings).encoding
-
-
 def declared_rotations(model: PreTrainedModel) -> tuple[list[str], dict[str, Guess]]:
     """The kind of each layer, and what the config declares for each kind.
 
@@ -96,9 +89,13 @@ def declared_rotations(model: PreTrainedModel) -> tuple[list[str], dict[str, Gue
 
 def loss_of(model: PreTrainedModel, kinds: Sequence[str], guesses: Mapping[str, Guess], texts_BT: Tensor) -> Tensor:
     """Mean nats per token of each text, [B], if the layers of each kind rotate as guessed."""
-    pos_T1, running, turns = torch.arange(texts_BT.shape[1])[:, None], [""], {}
+    config, pos_T1 = model.config.get_text_config(), torch.arange(texts_BT.shape[1])[:, None]
+    running, turns = [""], {}
     for kind, guess in guesses.items():
-        encoding = encoding_of(model, guess.rope)
+        view = SimpleNamespace(model_type="", rope_parameters=guess.rope)
+        encoding = declared_by(
+            view, 0, head_dim(model), model.config.get_text_config().max_position_embeddings
+        ).encoding
         frequencies_P = encoding.frequencies() if isinstance(encoding, RotaryEncoding) else torch.zeros(1)
         factor = torch.full_like(pos_T1 * frequencies_P, getattr(encoding, "attention_factor", 1.0))
         turns[kind] = torch.polar(factor, pos_T1 * frequencies_P)

@@ -183,6 +183,7 @@ def norms_of(layer: nn.Module) -> dict[str, nn.Module]:
 def of_the_code(model: PreTrainedModel) -> dict[str, Mistake]:
     """Mistakes that no config expresses."""
     code, config, layers = code_of(model), model.config, attentions(model)
+    scale = getattr(layers[0], "scaling", 0.0) or 1 / float(layers[0].scale_attn)  # GPT-J divides
     family, kinds = config.model_type, [*(getattr(config, "layer_types", None) or [])]
     full, window, chunk = (getattr(code, f"create_{x}causal_mask", None) for x in ("", "sliding_window_", "chunked_"))
     width, norms = head_dim(model), [*norms_of(layers[0]).values()]
@@ -226,7 +227,7 @@ def of_the_code(model: PreTrainedModel) -> dict[str, Mistake]:
         ),
         (
             "the scale of the logits is the default",
-            abs(scale_of(layers[0]) - default_scale(layers[0], width)) > 1e-6,
+            abs(scale - default_scale(layers[0], width)) > 1e-6,
             unscaled,
         ),
         *((name, True, partial(rotating, wanted=wrong)) for name, wrong in other_lists(rotates).items()),
@@ -385,11 +386,6 @@ def norms_over_heads(model: PreTrainedModel) -> Mapping[str, Any]:
         for norm in norms_of(layer).values():
             norm.register_forward_hook(over_heads)
     return {}
-
-
-def scale_of(layer: Any) -> float:
-    """What the product of query and key is multiplied by; GPT-J divides."""
-    return float(layer.scaling if hasattr(layer, "scaling") else 1 / layer.scale_attn)
 
 
 def default_scale(layer: Any, width: int) -> float:
