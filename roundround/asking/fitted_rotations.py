@@ -182,7 +182,6 @@ def fitted_rotations(model: PreTrainedModel, ids: Sequence[int]) -> list[dict[st
         )
         alike = [one for one, mean, width in zip(finalists, means[1:], widths[1:], strict=True) if mean <= width]
         simplest = min([guess, *alike], key=lambda one: len(one.rope))
-        contradicts = means[0] >= LEAST and means[0] > widths[0]
         found.append(
             {
                 "metric": "cost_of_declared",
@@ -192,7 +191,7 @@ def fitted_rotations(model: PreTrainedModel, ids: Sequence[int]) -> list[dict[st
                 "declared": str(declared[kind]),
                 "best": str(simplest),
                 "alike": "; ".join(str(one) for one in [guess, *alike] if one != simplest),
-                "verdict": DIFFERS if contradicts else AS_DECLARED,
+                "verdict": DIFFERS if means[0] >= max(LEAST, widths[0]) else AS_DECLARED,
             }
         )
     return found
