@@ -189,13 +189,12 @@ def of_the_code(model: PreTrainedModel) -> dict[str, Mistake]:
     width, norms = head_dim(model), [*norms_of(layers[0]).values()]
     gains = [getattr(norm, "weight", None) for norm in norms]
     rotates = [int(kind == SLIDING) for kind in kinds] if family in ("cohere2", "exaone4") else []
-    tables = [getattr(module, name) for module, name in attention_factors(model)]
     rows: list[tuple[str, Any, Edit]] = [  # name, whether the family can suffer it, edit
         (WAYS[family not in NEIGHBOURS], True, other_pairing),
         ("queries and keys rotate twice", True, partial(around_rotation, times=(2, 2))),
         ("keys rotate twice", True, partial(around_rotation, times=(1, 2))),
         ("no layer rotates", True, partial(around_rotation, times=(0, 0))),
-        ("the attention factor is applied twice", any(factor != 1 for factor in tables), squared),
+        ("the attention factor is applied twice", any(getattr(*one) != 1 for one in attention_factors(model)), squared),
         ("tokens see later tokens", full, lambda model: {"create_causal_mask": lambda *args, **options: None}),
         ("the other end of each head rotates", rotated(model) < width, other_end),
         ("p-RoPE is read as a partial rotation", family == "gemma4_text", partial(partial_rotation, ladder=True)),

@@ -57,24 +57,23 @@ def judge_all(cfg: DictConfig, config: CheckConfig, invocation: Invocation) -> N
         raise UserError(f"answers={config.answers} is not a folder; it must hold a file CASE.json for each case")
     cases = read_suite(home_expanded(config.suite[0], "suite"))
     engine = None if config.engine is None else build(config.engine, Engine)  # type: ignore[type-abstract]
-    found = [(case.folder.name, *judged) for case in cases for judged in verdicts_of(case, config, engine)]
-    counts = Counter(verdict.kind for _, _, verdict in found)
     with opened_run(invocation, cfg) as run:
         run.note(choices=invocation.given, device=describe_device(torch.device("cpu")), suite=config.suite[0])
-        names = ("value", "verdict", "words")
-        records = [
-            {"metric": "difference", "case": case, "form": form, **dict(zip(names, verdict, strict=True))}
-            for case, form, verdict in found
-        ]
+        table = Table("case", "config.json", "largest difference", "verdict", title="answers to the suite")
+        records = []
+        for name, form, (value, kind, words) in (
+            (case.folder.name, *one) for case in cases for one in verdicts_of(case, config, engine)
+        ):
+            own = {"case": name, "form": form, "verdict": kind, "words": words}
+            records.append({"metric": "difference", "value": value, **own})
+            table.add_row(name, form, "" if value is None else f"{value:.3g}", f"{kind}: {words}" if words else kind)
+            print_status(f"{name} {form}: {kind}")
+        counts = Counter(str(one["verdict"]) for one in records)
         run.results(records, **counts)
         if run.writes:
-            table = Table("case", "config.json", "largest difference", "verdict", title="answers to the suite")
-            for case, form, (difference, kind, words) in found:
-                size = "" if difference is None else f"{difference:.3g}"
-                table.add_row(case, form, size, f"{kind}: {words}" if words else kind)
             print_table(table)
     if wrong := counts[MISTAKE] + counts[DIFFERS]:
-        raise Refuted(f"{wrong} of {len(found)} answers differ from what the models expect")
+        raise Refuted(f"{wrong} of {len(records)} answers differ from what the models expect")
     if not counts[AGREES]:
         raise NoVerdict("nothing could be compared")
 
