@@ -85,11 +85,11 @@ def of_the_config(config: Config, default: Mapping[str, Rope]) -> dict[str, dict
     bases = {kind: rope.get("rope_theta") for kind, rope in by_kind.items()}
     usual = {kind: default.get(kind, default.get("", {})).get("rope_theta") for kind in by_kind}
     scaled: Rope = next((rope for rope in by_kind.values() if not rope.keys().isdisjoint(SCALED)), {})
-    exact, long = (
-        scaled.get("truncate", True),
-        scaled.get("original_max_position_embeddings", 0) * scaled.get("factor", 1),
-    )
-    factor, width, longest = scaled.get("factor", 1.0), config.get("head_dim", 4), config["max_position_embeddings"]
+    exact, factor, width = scaled.get("truncate", True), scaled.get("factor", 1.0), config.get("head_dim", 4)
+    lengths = {  # that scaling is wrongly counted from
+        "the new length": int(scaled.get("original_max_position_embeddings", 0) * factor),
+        "max_position_embeddings": config["max_position_embeddings"],
+    }
     grown = scaled.get("rope_theta", 1.0) * (factor**2 - factor + 1) ** (width / (width - 2))  # dynamic, factor times
     in_ropes: list[tuple[str, Sequence[str], Callable[[str], Rope]]] = [  # name, which kinds or keys, what changes
         (BASE, ["rope_theta"], lambda kind: {"rope_theta": 1e4}),
@@ -105,7 +105,7 @@ def of_the_config(config: Config, default: Mapping[str, Rope]) -> dict[str, dict
         (SHORT, ["long_factor"], lambda kind: {"long_factor": scaled["short_factor"]}),
         *(
             (f"the bounds of the scaling follow {words}", ["low_freq_factor", "beta_fast"], partial(trained_on, length))
-            for words, length in (("the new length", int(long)), ("max_position_embeddings", longest))
+            for words, length in lengths.items()
         ),
         (
             "llama3 scaling has no part in between",
