@@ -11,12 +11,10 @@ too, in three precisions and with two kinds of attention; all of them should agr
 from __future__ import annotations
 
 import csv
-import importlib.util
 import json
 import subprocess
 import sys
 import tempfile
-from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +23,7 @@ import transformers
 import yaml
 from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
-from roundround.engines.cases import log_probs, read_case, read_suite
+from roundround.engines.cases import read_case, read_suite
 from roundround.engines.readers.transformers import Transformers
 from roundround.engines.verdicts import AGREES, MISTAKE, judge
 
@@ -34,6 +32,25 @@ STORED = HERE.parent / "docs" / "results" / "engines" / "faults.csv"
 INSTALLED = Path(transformers.__file__).parent
 COLUMNS = ("set", "report", "case", "fault", "first", "now")
 ASKED = [("float32", "eager"), ("float32", "sdpa"), ("bfloat16", "eager"), ("float16", "eager")]
+
+
+# In a process of its own, so that nothing of transformers is imported before the edited copies stand in its place.
+REPLAY = """
+import importlib.util, json, sys
+task = json.load(sys.stdin)
+class Copies:
+    def find_spec(self, name, path=None, target=None):
+        if name in task["files"]:
+            return importlib.util.spec_from_file_location(name, task["files"][name])
+sys.meta_path.insert(0, Copies())
+import torch, transformers
+model = transformers.AutoModelForCausalLM.from_pretrained(task["checkpoint"], attn_implementation="eager").eval()
+assert all(sys.modules[name].__file__ == file for name, file in task["files"].items())
+ids = torch.tensor([task["ids"]])
+with torch.no_grad():
+    log_p = model(ids, use_cache=False).logits[0, :-1].float().log_softmax(-1)
+print(json.dumps(log_p.gather(-1, ids[0, 1:, None])[:, 0].tolist()))
+"""
 
 
 def main(suite: Path) -> None:
@@ -75,34 +92,12 @@ def replayed(fault: dict[str, Any], checkpoint: Path, ids: list[int]) -> list[fl
             copy.write_text(text)
             files["transformers." + name.removesuffix(".py").replace("/", ".")] = str(copy)
         task = json.dumps({"files": files, "checkpoint": str(checkpoint), "ids": ids})
-        done = subprocess.run(
-            [sys.executable, __file__, "--replay"], input=task, stdout=subprocess.PIPE, text=True, check=True
-        )
+        done = subprocess.run([sys.executable, "-c", REPLAY], input=task, stdout=subprocess.PIPE, text=True, check=True)
         answers: list[float] = json.loads(done.stdout.splitlines()[-1])
         return answers
-
-
-class Copies:
-    """Finds edited copies in place of installed modules."""
-
-    def __init__(self, files: dict[str, str]) -> None:
-        self.files = files
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        return importlib.util.spec_from_file_location(name, self.files[name]) if name in self.files else None
-
-
-def replay() -> None:
-    task = json.load(sys.stdin)
-    for name in task["files"]:
-        sys.modules.pop(name, None)
-    sys.meta_path.insert(0, Copies(task["files"]))  # type: ignore[arg-type]
-    model = transformers.AutoModelForCausalLM.from_pretrained(task["checkpoint"], attn_implementation="eager").eval()
-    assert all(sys.modules[name].__file__ == file for name, file in task["files"].items())
-    print(json.dumps(log_probs(model, task["ids"]).tolist()))
 
 
 if __name__ == "__main__":
     disable_progress_bar()
     set_verbosity_error()
-    replay() if sys.argv[1] == "--replay" else main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]))
