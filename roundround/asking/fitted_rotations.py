@@ -172,16 +172,16 @@ def fitted_rotations(model: PreTrainedModel, ids: Sequence[int]) -> list[dict[st
             print_status(f"{kind}: {best[kind]}")
         if best == before:
             break
-    own, found = loss_of(model, kinds, best, texts_BT), []
-    for kind, guess in best.items():
-        finalists = [one for _, one in sorted(seen[kind].values(), key=itemgetter(0))[:FINALISTS] if one != guess]
-        costs = [loss_of(model, kinds, {**best, kind: one}, texts_BT) - own for one in (declared[kind], *finalists)]
-        means, widths = (
-            [float(x.mean()) for x in costs],
-            [float(stdtrit(TEXTS - 1, 0.975) * x.std() / TEXTS**0.5) for x in costs],
-        )
-        alike = [one for one, mean, width in zip(finalists, means[1:], widths[1:], strict=True) if mean <= width]
-        simplest = min([guess, *alike], key=lambda one: len(one.rope))
+    found = []
+    for kind in best:
+        finalists = [declared[kind], *(one for _, one in sorted(seen[kind].values(), key=itemgetter(0))[:FINALISTS])]
+        losses = [loss_of(model, kinds, {**best, kind: one}, texts_BT) for one in finalists]
+        least = min(losses, key=lambda loss: float(loss.mean()))
+        costs = [loss - least for loss in losses]
+        means = [float(cost.mean()) for cost in costs]
+        widths = [float(stdtrit(TEXTS - 1, 0.975) * cost.std() / TEXTS**0.5) for cost in costs]
+        alike = [one for one, mean, width in zip(finalists, means, widths, strict=True) if mean <= width]
+        simplest = min(alike, key=lambda one: len(one.rope))
         found.append(
             {
                 "metric": "cost_of_declared",
@@ -190,7 +190,7 @@ def fitted_rotations(model: PreTrainedModel, ids: Sequence[int]) -> list[dict[st
                 "kind": kind,
                 "declared": str(declared[kind]),
                 "best": str(simplest),
-                "alike": "; ".join(str(one) for one in [guess, *alike] if one != simplest),
+                "alike": "; ".join(sorted({str(one) for one in alike} - {str(simplest)})),
                 "verdict": DIFFERS if means[0] >= max(LEAST, widths[0]) else AS_DECLARED,
             }
         )
