@@ -130,12 +130,9 @@ def loss_of(model: PreTrainedModel, kinds: Sequence[str], guesses: Mapping[str, 
 
 def variants(guess: Guess, longest: int) -> list[list[Guess]]:
     """Other guesses along each axis of the search."""
-    theta, pairing = guess.rope["rope_theta"], guess.pairing
-    original = guess.rope.get("original_max_position_embeddings")
+    theta, pairing, trained = guess.rope["rope_theta"], guess.pairing, "original_max_position_embeddings"
     forms = [
-        {**form, "original_max_position_embeddings": original or int(longest / form["factor"])}
-        if "factor" in form
-        else form
+        {**form, trained: guess.rope.get(trained, int(longest / form["factor"]))} if "factor" in form else form
         for form in FORMS
     ]
     own = {key: value for key, value in guess.rope.items() if key != "rope_theta"}
@@ -177,9 +174,8 @@ def fitted_rotations(model: PreTrainedModel, ids: Sequence[int]) -> list[dict[st
         finalists = [declared[kind], *(one for _, one in sorted(seen[kind].values(), key=itemgetter(0))[:FINALISTS])]
         losses = [loss_of(model, kinds, {**best, kind: one}, texts_BT) for one in finalists]
         least = min(losses, key=lambda loss: float(loss.mean()))
-        costs = [loss - least for loss in losses]
-        means = [float(cost.mean()) for cost in costs]
-        widths = [float(stdtrit(TEXTS - 1, 0.975) * cost.std() / TEXTS**0.5) for cost in costs]
+        means = [float((loss - least).mean()) for loss in losses]
+        widths = [float(stdtrit(TEXTS - 1, 0.975) * (loss - least).std() / TEXTS**0.5) for loss in losses]
         alike = [one for one, mean, width in zip(finalists, means, widths, strict=True) if mean <= width]
         simplest = min(alike, key=lambda one: len(one.rope))
         found.append(

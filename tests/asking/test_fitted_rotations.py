@@ -44,7 +44,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from roundround.probing.texts import texts_of
 
     file = tmp_path_factory.mktemp("text") / "text.txt"
-    file.write_text("\n\n".join(texts_of("shakespeare")) * 3)
+    file.write_text("\n\n".join(texts_of("shakespeare")) * 9)
     return file
 
 

@@ -116,8 +116,11 @@ def show_fitted(cfg: DictConfig, config: CheckConfig, invocation: Invocation, mo
         if run.writes:
             table = Table("layers", "declared", "best", "declared costs, nats per token", "", title="loss on text")
             for one in found:
-                cost = f"{one['value']:.4f} ± {one['half_width']:.4f}"
-                table.add_row(one["kind"], one["declared"], one["best"], cost, one["verdict"])
+                table.add_row(
+                    *(one[key] for key in ("kind", "declared", "best")),
+                    f"{one['value']:.4f} ± {one['half_width']:.4f}",
+                    one["verdict"],
+                )
             print_table(table)
             print_status(
                 "\n".join(f"{one['kind']}, cannot be told apart from the best: {one['alike']}" for one in found)
