@@ -56,8 +56,8 @@ def test_weights_contradict_a_wrong_base_and_agree_with_the_right_one(
     assert (done.code, done.results[0]["verdict"]) == (0, "as declared")
     shutil.copytree(model_path("package:stories260k"), here / "wrong")
     config = here / "wrong" / "config.json"
-    content = json.loads(config.read_text()) | {"rope_theta": 500_000.0}
-    config.write_text(json.dumps(content))
+    rope = {"rope_parameters": {"rope_type": "default", "rope_theta": 500_000.0}}
+    config.write_text(json.dumps(json.loads(config.read_text()) | rope))
     done = roundround("check", "model=hf", "model.path=wrong", "weights=true", f"text={text}")
     assert (done.code, done.results[0]["verdict"]) == (1, "differs")
     base = float(done.results[0]["best"].split(",")[0].removeprefix("rope_theta="))
