@@ -11,6 +11,8 @@ with (DOCS / "engines" / "verdicts.csv").open(newline="") as file:
     ROWS = list(csv.DictReader(file))
 with (DOCS / "engines" / "faults.csv").open(newline="") as file:
     FAULTS = list(csv.DictReader(file))
+with (DOCS / "engines" / "weights.csv").open(newline="") as file:
+    WEIGHTS = list(csv.DictReader(file))
 
 NAMES = {
     "transformers": "transformers",
@@ -56,4 +58,15 @@ def faults() -> list[str]:
     ]
 
 
-TABLES = {"by-engine": by_engine, "verdicts": verdicts, "faults": faults}
+def weights() -> list[str]:
+    """Answers about each model: its own config, and false ones."""
+    found = []
+    for model in dict.fromkeys(row["model"] for row in WEIGHTS):
+        own = [row for row in WEIGHTS if row["model"] == model]
+        (true,) = [row["answer"] for row in own if row["config"] == "its own"]
+        counts = Counter(row["answer"] for row in own if row["config"] != "its own")
+        found.append(f"| {model} | {true} | {counts['right']} | {counts['not told apart']} | {counts['wrong']} |")
+    return found
+
+
+TABLES = {"weights": weights, "by-engine": by_engine, "verdicts": verdicts, "faults": faults}
