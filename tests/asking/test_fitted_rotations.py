@@ -1,4 +1,4 @@
-"""The rotation that gives weights the lowest loss: a guess replaces the model's own rotation, and the search finds it."""
+"""The rotation that gives weights the lowest loss: a guess replaces the own one of a model, and the search finds it."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def verdicts_of(case: Case, config: CheckConfig, engine: Engine | None) -> Itera
         except UserError:
             raise
         except Exception as error:  # whatever an engine raises is its refusal
-            yield checkpoint.name, Verdict(kind=REFUSED, words=one_line(error)[:200])
+            yield checkpoint.name, Verdict(kind=REFUSED, words=one_line(error).replace(f"{case.folder}/", "")[:200])
             continue
         given = checked(answers, case, f"the engine on {name}") if answers else None
         yield checkpoint.name, Verdict() if given is None else judge(case, given, engine.precision)
