@@ -164,6 +164,8 @@ def test_a_wrong_suite_costs_one_line(roundround: Callable[..., Done], case: Cas
     assert_refused(roundround("check", f"suite={case.folder.parent}"), "give one of")
     for engine in ("mlx_lm", "ctranslate2", "onnxruntime_genai"):
         assert_refused(roundround("check", f"suite={case.folder.parent}", f"engine={engine}"), "pip install")
+    given = ("engine=transformers", "engine.precision=float8")
+    assert_refused(roundround("check", f"suite={case.folder.parent}", *given), "engine.precision=float8 must be one of")
     given = ("engine=llama_cpp", "engine.source=none")
     assert_refused(roundround("check", f"suite={case.folder.parent}", *given), "convert_hf_to_gguf.py")
     (here / "empty").mkdir()

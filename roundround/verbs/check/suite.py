@@ -17,7 +17,7 @@ from rich.table import Table
 
 from roundround.config.build import build
 from roundround.distributed.device import describe_device
-from roundround.engines.cases import Case, read_suite, write_case
+from roundround.engines.cases import PRECISIONS, Case, read_suite, write_case
 from roundround.engines.engine import Engine, checked, read_answers
 from roundround.engines.families import FAMILIES
 from roundround.engines.verdicts import AGREES, DIFFERS, MISTAKE, REFUSED, Verdict, judge
@@ -34,9 +34,8 @@ def write(cfg: DictConfig, config: CheckConfig, invocation: Invocation) -> None:
     """Write a folder for each case that `suite=` names, below the folder of `to=`."""
     assert config.to is not None
     names = [*FAMILIES] if config.suite == ["all"] else list(config.suite)
-    for name in names:
-        if name not in FAMILIES:
-            raise UserError(f"suite={name} is no family of the suite{nearest(name, ['all', *FAMILIES])}")
+    if wrong := [name for name in names if name not in FAMILIES]:
+        raise UserError(f"suite={wrong[0]} is no family of the suite{nearest(wrong[0], ['all', *FAMILIES])}")
     folder = Path(os.path.abspath(home_expanded(config.to, "to")))
     if folder.exists() or not folder.parent.is_dir():
         raise UserError(f"to={config.to} is there already, or its folder is not; give another name")
@@ -57,6 +56,8 @@ def judge_all(cfg: DictConfig, config: CheckConfig, invocation: Invocation) -> N
         raise UserError(f"answers={config.answers} is not a folder; it must hold a file CASE.json for each case")
     cases = read_suite(home_expanded(config.suite[0], "suite"))
     engine = None if config.engine is None else build(config.engine, Engine)  # type: ignore[type-abstract]
+    if engine is not None and engine.precision not in ("float32", *PRECISIONS):
+        raise UserError(f"engine.precision={engine.precision} must be one of float32, {', '.join(PRECISIONS)}")
     with opened_run(invocation, cfg) as run:
         run.note(choices=invocation.given, device=describe_device(torch.device("cpu")), suite=config.suite[0])
         table = Table("case", "config.json", "largest difference", "verdict", title="answers to the suite")
@@ -80,7 +81,7 @@ def judge_all(cfg: DictConfig, config: CheckConfig, invocation: Invocation) -> N
 
 def verdicts_of(case: Case, config: CheckConfig, engine: Engine | None) -> Iterator[tuple[str, Verdict]]:
     """The verdict on the file of a case; or those on an engine's answers, for each form of config.json."""
-    name = case.folder.name
+    name, said = case.folder.name, f"the engine on {case.folder.name}"
     if config.answers is not None:
         file = home_expanded(config.answers, "answers") / f"{name}.json"
         yield "", judge(case, *read_answers(file, case)) if file.is_file() else Verdict()
@@ -95,5 +96,4 @@ def verdicts_of(case: Case, config: CheckConfig, engine: Engine | None) -> Itera
         except Exception as error:  # whatever an engine raises is its refusal
             yield checkpoint.name, Verdict(kind=REFUSED, words=one_line(error).replace(f"{case.folder}/", "")[:200])
             continue
-        given = checked(answers, case, f"the engine on {name}") if answers else None
-        yield checkpoint.name, Verdict() if given is None else judge(case, given, engine.precision)
+        yield checkpoint.name, judge(case, checked(answers, case, said), engine.precision) if answers else Verdict()
