@@ -5,10 +5,9 @@ config.json, and which channels form a pair. The search goes from coarse to fine
 with pairings, then the share of pairs that rotate and the scalings, then finer bases.
 
 The rule. The losses under two guesses are compared text by text; the 95 % interval of the mean difference is that of
-Student's t over texts. A guess cannot be told apart from the best if the interval includes 0; the answer is the one
-of these with the fewest keys. The weights contradict
-their config if the declared rotation costs at least LEAST nats per token more than the best, and the interval is
-above 0.
+Student's t over texts. A guess cannot be told apart from the best if the interval includes 0; the answer is the one of
+these with the fewest keys. The weights contradict their config if the declared rotation costs at least LEAST nats per
+token more than the best, and the interval is above 0.
 
 Shapes: B texts, T tokens, P pairs of channels.
 
@@ -72,14 +71,16 @@ class Guess(NamedTuple):
 def declared_rotations(model: PreTrainedModel) -> tuple[list[str], dict[str, Guess]]:
     """The kind of each layer, and what the config declares for each kind.
 
-    Raises UserError if the model does not rotate by tables of frequencies that are the same at every length.
+    Raises UserError if the model does not rotate by tables of frequencies that are the same at every length, or if its
+    layers without rotation scale their queries (Llama 4), which they stop to do when they rotate.
     """
     config, kinds, declared = model.config.get_text_config(), [], {}
     for layer in range(config.num_hidden_layers):
         said = declared_by(config, layer, head_dim(model), config.max_position_embeddings)
         kind, rope = (getattr(config, "layer_types", None) or {layer: "all layers"})[layer], rope_of(config, layer)
-        if said.encoding is None or rope is None or follows_length(model) or not rotary_tables(model):
-            raise UserError(f"{type(model).__name__}: the rotation of layer {layer} is no fixed table of frequencies")
+        scales = getattr(config, "attn_temperature_tuning", False)
+        if scales or said.encoding is None or rope is None or follows_length(model) or not rotary_tables(model):
+            raise UserError(f"{type(model).__name__}: the rotation of layer {layer} cannot be replaced by another one")
         if isinstance(said.encoding, NoPE):
             kind, rope = f"{kind}{UNROTATED}", {"rope_theta": rope["rope_theta"], **NOTHING}
         kinds.append(kind)
@@ -151,8 +152,7 @@ def fitted_rotations(model: PreTrainedModel, ids: Sequence[int]) -> list[dict[st
     """
     kinds, declared = declared_rotations(model)
     best, longest = dict(declared), int(model.config.get_text_config().max_position_embeddings)
-    length = min(LENGTH, longest)
-    if len(ids) < TEXTS * length:
+    if len(ids) < TEXTS * (length := min(LENGTH, longest)):
         raise UserError(f"text= has {len(ids):,} tokens; {TEXTS * length:,} are needed")
     texts_BT = torch.tensor(ids[: TEXTS * length]).view(TEXTS, length)
     seen: dict[str, dict[str, tuple[float, Guess]]] = {}

@@ -398,9 +398,9 @@ def unscaled(model: PreTrainedModel) -> Mapping[str, Any]:
 
 
 def rotating(model: PreTrainedModel, wanted: Sequence[int]) -> Mapping[str, Any]:
-    """Other layers rotate; masks stay. EXAONE 4 reads `is_sliding`, and Cohere 2 whether there is a window."""
+    """Other layers rotate; masks stay. SmolLM 3 reads `use_rope`, EXAONE 4 `is_sliding`, Cohere 2 `sliding_window`."""
     for layer, rotates in zip(attentions(model), wanted, strict=True):
-        layer.is_sliding = bool(rotates)
+        layer.use_rope = layer.is_sliding = bool(rotates)
         layer.sliding_window = FAR if rotates or model.config.model_type == "exaone4" else None
     return {}
 

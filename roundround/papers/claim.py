@@ -244,7 +244,7 @@ written down with this rule, from what the papers claim; most numbers of the pag
 - *{DIFFERS}*: the whole interval is outside it.
 - *{SIGN_AGREES}*: neither, but the whole interval of an effect lies on the published side of 0. If the paper states
   a direction and no number, no better verdict is possible.
-- *{NOT_TOLD_APART}*: in every other case, and if the interval of the number is not known.
+- *{NOT_TOLD_APART}*: in every other case, or if the number has no known interval.
 
 An item gets the verdict of its worst number, in the order *{AGREES}*, *{SIGN_AGREES}*, *{NOT_TOLD_APART}*,
 *{DIFFERS}*. It is *{NOT_TESTED}* if another pretrained model stands in for the paper's, or if the exact match of

@@ -11,9 +11,10 @@ import pytest
 import torch
 from conftest import Done, assert_refused
 
-from roundround.asking.fitted_rotations import Guess, declared_rotations, loss_of
+from roundround.asking.fitted_rotations import UNROTATED, Guess, declared_rotations, loss_of
 from roundround.engines.cases import log_probs, prompt_of
 from roundround.engines.families import model_of
+from roundround.support.errors import UserError
 from roundround.support.packaged import model_path
 
 ROTATING = ("llama", "llama-yarn", "gemma3-linear", "gemma4", "glm4", "smollm3", "cohere2", "qwen3_next", "deepseek_v3")
@@ -30,6 +31,21 @@ def test_the_declared_rotation_gives_the_loss_of_the_untouched_model(name: str) 
     kind = kinds[0]
     other = declared[kind]._replace(rope={**declared[kind].rope, "rope_theta": 500.0})
     assert abs(float(loss_of(model, kinds, {**declared, kind: other}, torch.tensor([ids]))) - float(own)) > 1e-3
+
+
+@pytest.mark.parametrize("name", ["smollm3", "cohere2", "exaone4"])
+def test_layers_without_rotation_can_be_asked_whether_they_want_one(name: str) -> None:
+    model, texts = model_of(name), torch.tensor([prompt_of(name)[:200]])
+    kinds, declared = declared_rotations(model)
+    (unrotated,) = (kind for kind in declared if kind.endswith(UNROTATED))
+    rotating = next(guess for kind, guess in declared.items() if kind != unrotated)
+    with_rotation = loss_of(model, kinds, {**declared, unrotated: rotating}, texts)
+    assert abs(float(with_rotation - loss_of(model, kinds, declared, texts))) > 1e-3
+
+
+def test_layers_that_do_more_than_not_rotate_are_refused() -> None:
+    with pytest.raises(UserError, match="cannot be replaced"):
+        declared_rotations(model_of("llama4"))
 
 
 def test_a_guess_in_words() -> None:
