@@ -32,6 +32,7 @@ from roundround.engines.cases import (
 )
 from roundround.engines.families import FAMILIES, N_BYTES, config_of, model_of
 from roundround.engines.mistakes import AND, ORDER, mistakes_of
+from roundround.engines.readers.transformers import Transformers
 from roundround.engines.verdicts import AGREES, DIFFERS, MISSING, MISTAKE, REFUSED, judge
 
 QUICK = ("llama-yarn", "gemma3-order", "llama4")  # the others are slow
@@ -98,6 +99,15 @@ def test_the_tokenizer_has_exactly_the_vocabulary_of_the_model(case: Case) -> No
 def test_untouched_answers_agree_at_every_precision(case: Case) -> None:
     for precision, answers in {"float32": case.right, **part_of(case, "rounded/")}.items():
         assert judge(case, answers, precision).kind == AGREES, precision
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
+def test_another_way_to_compute_attention_agrees_at_every_precision(case: Case, precision: str, tmp_path: Path) -> None:
+    """Rounding that the expectations do not have."""
+    engine = Transformers(precision=precision, attention="sdpa")
+    answers = torch.as_tensor(engine.log_probs(case.forms[0], case.ids, tmp_path))
+    assert precision == "float32" or not torch.equal(answers, case.expected[f"rounded/{precision}"])
+    assert judge(case, answers, precision).kind == AGREES
 
 
 def test_a_mistake_is_named_through_the_rounding_of_an_engine(case: Case) -> None:
