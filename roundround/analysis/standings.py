@@ -30,8 +30,24 @@ from roundround.support.errors import UserError, nearest, one_line
 from roundround.support.files import parse_json, read_text
 
 STANDINGS = Path(__file__).parents[1] / "standings"
-GROUPS = ("pe", "softmax", "qk_norm", "gate", "pattern")  # a variant may choose these; the set fixes the rest
-USUAL = {"pe": "rope", "softmax": "softmax", "qk_norm": "none", "gate": "none", "pattern": "uniform"}
+GROUPS = (
+    "pe",
+    "softmax",
+    "qk_norm",
+    "gate",
+    "mix",
+    "attention",
+    "pattern",
+)  # a variant may choose these; the set fixes the rest
+USUAL = {
+    "pe": "rope",
+    "softmax": "softmax",
+    "qk_norm": "none",
+    "gate": "none",
+    "mix": "none",
+    "attention": "grouped",
+    "pattern": "uniform",
+}
 SIGNIFICANT = 0.05
 BETTER, WORSE, NOT_TOLD_APART, NOT_TESTED, NOT_JUDGED = "better", "worse", "not told apart", "not tested", ""
 NO_VALUE = "no value"

@@ -33,6 +33,7 @@ from roundround.support.files import read_text
 from roundround.verbs import VERBS, verb_named
 
 GROUPS = {
+    "attention": "How the tokens of a layer see each other: attention, or a layer in its place.",
     "bench": "The sets of `roundround bench`, and the parts of each.",
     "data": "What a model learns or is asked: text, a task, or minimal pairs.",
     "engine": "What answers the cases of `roundround check suite=DIR`.",
@@ -40,6 +41,7 @@ GROUPS = {
     "logger": "Where metrics go besides the run directory.",
     "model": "The architecture to train, or a pretrained model to measure.",
     "gate": "What changes the output of attention: gates, exclusive attention.",
+    "mix": "How tokens are mixed with the few before them, beside attention.",
     "optim": "The optimizer.",
     "pattern": "Kinds of layers and their order: windows, and parts that differ by layer.",
     "pe": "The positional encoding: where attention looks.",

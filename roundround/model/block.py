@@ -1,6 +1,6 @@
 """One layer of the decoder: attention, then an MLP, each with an RMSNorm and a residual; and the kinds of layers.
 
-Attention never asks which encoding or normaliser it has.
+Attention never asks which encoding or normaliser it has. Other layers that take its place derive from `AttentionLayer`.
 Shapes: B batch, T tokens, H heads, G key heads, C head channels, D model width.
 
 Tested by tests/model/test_decoder.py and tests/trained/test_patterns.py.
@@ -10,45 +10,44 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, ClassVar, final
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from roundround.kernels.keys import AttentionShape, Keys
+from roundround.kernels.variants import FinalVariants
 from roundround.model.cache import LayerCache
 from roundround.model.gate import OutputGate
+from roundround.model.mix import Earlier, TokenMix
 from roundround.model.qk_norm import QueryKeyNorm
 from roundround.pe.base import PositionalEncoding
 from roundround.softmax.base import AttentionSoftmax
 
+SIZES = ("window", "chunk", "n_key_heads", "head_dim", "theta", "logit_scale")  # of a kind of layer
+Mixed = Callable[[Tensor, str], Tensor]  # mixes the features of a site with those of earlier tokens: see `TokenMix`
 
-class Attention(nn.Module):
-    """Grouped-query attention (Ainslie et al. 2023, arXiv:2305.13245); parameters have Hugging Face's names.
 
-    qk_norm: the module that normalises queries and keys, or None.
-    gate: the module that changes the output of attention before `o_proj`, or None.
-    bias: whether the four projections have biases.
+class AttentionLayer(FinalVariants, nn.Module):
+    """Base of what lets the tokens of a layer see each other: attention, or a layer in its place.
+
+    A variant is one final class: `__init__(self, shape, kind, bias, *, tunables)`; each layer has one instance.
+
+    reads: the parts and sizes of a `LayerKind` that the class uses; a pattern may set no others. widths: the number of
+    channels at each site inside the layer that a `TokenMix` can mix. encoding_shape: the sizes of what the encoding
+    rotates.
     """
 
-    def __init__(
-        self,
-        shape: AttentionShape,
-        softmax: AttentionSoftmax,
-        *,
-        qk_norm: QueryKeyNorm | None = None,
-        gate: OutputGate | None = None,
-        bias: bool = False,
-    ) -> None:
+    reads: ClassVar[frozenset[str]]
+    widths: dict[str, int]
+
+    def __init__(self, shape: AttentionShape) -> None:
         super().__init__()
-        self.shape = shape
-        self.softmax = softmax
-        self.q_proj = nn.Linear(shape.d_model, shape.n_heads * shape.head_dim, bias=bias)
-        self.k_proj = nn.Linear(shape.d_model, shape.n_key_heads * shape.head_dim, bias=bias)
-        self.v_proj = nn.Linear(shape.d_model, shape.n_key_heads * shape.head_dim, bias=bias)
-        self.o_proj = nn.Linear(shape.n_heads * shape.head_dim, shape.d_model, bias=bias)
-        self.qk_norm = qk_norm
-        self.gate = gate
+        self.shape = self.encoding_shape = shape
+
+    def check(self, encoding: PositionalEncoding) -> None:
+        """Raises ValueError if the layer cannot use this encoding."""
 
     def forward(
         self,
@@ -56,14 +55,56 @@ class Attention(nn.Module):
         encoding: PositionalEncoding,
         prepared: Any,
         keys: Keys,
-        cache: LayerCache | None = None,
+        cache: LayerCache | None,
+        mixed: Mixed,
     ) -> Tensor:
-        """The output of attention, [B, T, D]. `cache` holds keys and values of earlier tokens and stores the new ones.
+        """The output, [B, T, D]. `cache` holds what is kept of earlier tokens, and stores it for the new ones.
 
         With a cache, `keys` describes all tokens so far, without windows and chunks.
         """
+        raise NotImplementedError
+
+    def products(self, n_keys: int) -> int:
+        """The multiplications of a token with `n_keys` others or with a state, beside those of the `nn.Linear`s."""
+        return 2 * self.shape.n_heads * self.shape.head_dim * n_keys
+
+
+@final
+class Attention(AttentionLayer):
+    """Grouped-query attention (Ainslie et al. 2023, arXiv:2305.13245); parameters have Hugging Face's names.
+
+    bias: whether the four projections have biases.
+    """
+
+    reads = frozenset(("pe", "softmax", "qk_norm", "gate", *SIZES))
+
+    def __init__(self, shape: AttentionShape, kind: LayerKind, bias: bool = False) -> None:
+        super().__init__(shape)
+        self.softmax = kind.make_softmax(shape)
+        n_queries, n_keys = (n * shape.head_dim for n in (shape.n_heads, shape.n_key_heads))
+        self.q_proj = nn.Linear(shape.d_model, n_queries, bias=bias)
+        self.k_proj = nn.Linear(shape.d_model, n_keys, bias=bias)
+        self.v_proj = nn.Linear(shape.d_model, n_keys, bias=bias)
+        self.o_proj = nn.Linear(n_queries, shape.d_model, bias=bias)
+        self.qk_norm = None if kind.make_qk_norm is None else kind.make_qk_norm(shape)
+        self.gate = None if kind.make_gate is None else kind.make_gate(shape)
+        self.widths = {"queries": n_queries, "keys": n_keys, "values": n_keys}
+
+    def forward(
+        self,
+        x_BTD: Tensor,
+        encoding: PositionalEncoding,
+        prepared: Any,
+        keys: Keys,
+        cache: LayerCache | None,
+        mixed: Mixed,
+    ) -> Tensor:
         prepared = encoding.prepare_layer(x_BTD, prepared, keys)
-        q_BHTC, k_BGTC, v_BGTC = (self.heads(proj(x_BTD)) for proj in (self.q_proj, self.k_proj, self.v_proj))
+        projections = (self.q_proj, self.k_proj, self.v_proj)
+        q_BHTC, k_BGTC, v_BGTC = (
+            heads(mixed(proj(x_BTD), site), self.shape.head_dim)
+            for proj, site in zip(projections, self.widths, strict=True)
+        )
         norm = self.qk_norm
         if norm is not None and not norm.after_rotation:
             q_BHTC, k_BGTC = norm(q_BHTC, k_BGTC)
@@ -71,21 +112,24 @@ class Attention(nn.Module):
         if norm is not None:
             q_BHTC, k_BGTC = norm(q_BHTC, k_BGTC) if norm.after_rotation else (q_BHTC, k_BGTC)
             v_BGTC = norm.of_values(v_BGTC)
-        k_BGKC, v_BGKC = k_BGTC, v_BGTC
+        k_BGKC, v_BGKC = k_BGTC, encoding.rotate_values(v_BGTC, prepared)
+        of_rows = prepared
         if cache is not None:
-            k_BGKC, v_BGKC = cache.extend(k_BGTC, v_BGTC)
+            k_BGKC, v_BGKC = cache.extend(k_BGKC, v_BGKC)
             keys = cache.narrowed(keys)
-            prepared, cache.carried = encoding.continued(prepared, cache.carried)
+            prepared = cache.continued(encoding, prepared)
         bias, rows = encoding.bias(q_BHTC, k_BGKC, prepared), self.softmax.row_parameters(x_BTD)
         out_BHTC = self.softmax(q_BHTC, k_BGKC, v_BGKC, scale=self.shape.scale, keys=keys, bias=bias, rows=rows)
+        out_BHTC = encoding.rotate_outputs(out_BHTC, of_rows)
         if self.gate is not None:
             out_BHTC = self.gate(out_BHTC, x_BTD, v_BGTC)
         out: Tensor = self.o_proj(out_BHTC.transpose(1, 2).flatten(2))
         return out
 
-    def heads(self, x_BTD: Tensor) -> Tensor:
-        """[B, T, heads * C] -> [B, heads, T, C]."""
-        return x_BTD.view(*x_BTD.shape[:2], -1, self.shape.head_dim).transpose(1, 2)
+
+def heads(x_BTW: Tensor, n_channels: int) -> Tensor:
+    """[B, T, heads * C] -> [B, heads, T, C]."""
+    return x_BTW.unflatten(-1, (-1, n_channels)).transpose(1, 2)
 
 
 class MLP(nn.Module):
@@ -94,14 +138,15 @@ class MLP(nn.Module):
     def __init__(self, d_model: int, d_mlp: int, *, geglu: bool, bias: bool = False) -> None:
         super().__init__()
         self.geglu = geglu
+        self.widths = {"mlp_input": d_model, "mlp_gate": d_mlp, "mlp_up": d_mlp}
         self.gate_proj = nn.Linear(d_model, d_mlp, bias=bias)
         self.up_proj = nn.Linear(d_model, d_mlp, bias=bias)
         self.down_proj = nn.Linear(d_mlp, d_model, bias=bias)
 
-    def forward(self, x_BTD: Tensor) -> Tensor:
-        gate = self.gate_proj(x_BTD)
+    def forward(self, x_BTD: Tensor, mixed: Mixed) -> Tensor:
+        gate = mixed(self.gate_proj(x_BTD), "mlp_gate")
         active = F.gelu(gate, approximate="tanh") if self.geglu else F.silu(gate)
-        out: Tensor = self.down_proj(active * self.up_proj(x_BTD))
+        out: Tensor = self.down_proj(active * mixed(self.up_proj(x_BTD), "mlp_up"))
         return out
 
 
@@ -110,15 +155,16 @@ class SquaredReLU(nn.Module):
 
     def __init__(self, d_model: int, d_mlp: int, *, bias: bool) -> None:
         super().__init__()
+        self.widths = {"mlp_input": d_model, "mlp_up": d_mlp}
         self.up_proj = nn.Linear(d_model, d_mlp, bias=bias)
         self.down_proj = nn.Linear(d_mlp, d_model, bias=bias)
 
-    def forward(self, x_BTD: Tensor) -> Tensor:
-        out: Tensor = self.down_proj(F.relu(self.up_proj(x_BTD)).square())
+    def forward(self, x_BTD: Tensor, mixed: Mixed) -> Tensor:
+        out: Tensor = self.down_proj(F.relu(mixed(self.up_proj(x_BTD), "mlp_up")).square())
         return out
 
 
-def mlp_of(kind: str, d_model: int, d_mlp: int, *, geglu: bool, bias: bool) -> nn.Module | None:
+def mlp_of(kind: str, d_model: int, d_mlp: int, *, geglu: bool, bias: bool) -> MLP | SquaredReLU | None:
     """The MLP of the kind `gated` or `relu_squared`; None if `d_mlp` is 0.
 
     Raises ValueError for any other kind, and for `geglu` with a kind that is not `gated`.
@@ -141,15 +187,25 @@ class Block(nn.Module):
     norms: the positions of the RMSNorms. `before`: before attention and before the MLP, as in Llama. `after`: after
     attention and after the MLP, as in OLMo 2 and 3. `both`: at all four positions, as in Gemma 2 to 4.
     Without an MLP the layer consists of attention and its norms.
+    make_mix: makes the `TokenMix` of the layer from its shape and the widths of its sites.
     """
 
-    def __init__(self, attention: Attention, mlp: nn.Module | None, *, norm_eps: float, norms: str) -> None:
+    def __init__(
+        self,
+        attention: AttentionLayer,
+        mlp: MLP | SquaredReLU | None,
+        *,
+        norm_eps: float,
+        norms: str,
+        make_mix: Callable[[AttentionShape, Mapping[str, int]], TokenMix],
+    ) -> None:
         super().__init__()
         if norms not in NORMS:
             raise ValueError(f"norms={norms} must be one of {', '.join(NORMS)}")
+        shape = attention.shape
 
         def norm(*, there: bool = True) -> nn.RMSNorm | None:
-            return nn.RMSNorm(attention.shape.d_model, eps=norm_eps) if there else None
+            return nn.RMSNorm(shape.d_model, eps=norm_eps) if there else None
 
         has_mlp, after = mlp is not None, norms != "before"
         self.input_layernorm = norm(there=norms != "after")
@@ -160,6 +216,7 @@ class Block(nn.Module):
         self.mlp = mlp
         self.post_feedforward_layernorm = norm(there=has_mlp and after)
         self.norms_after = after
+        self.mix = make_mix(shape, {"input": shape.d_model, **attention.widths, **({} if mlp is None else mlp.widths)})
 
     def forward(
         self,
@@ -169,12 +226,15 @@ class Block(nn.Module):
         keys: Keys,
         cache: LayerCache | None = None,
     ) -> Tensor:
-        found_BTD = self.self_attn(normed(self.input_layernorm, x_BTD), encoding, prepared, keys, cache)
+        mixed: Mixed = partial(self.mix, earlier=Earlier(keys, cache))
+        read_BTD = mixed(normed(self.input_layernorm, x_BTD), "input")
+        found_BTD = self.self_attn(read_BTD, encoding, prepared, keys, cache, mixed)
         x_BTD = x_BTD + (normed(self.post_attention_layernorm, found_BTD) if self.norms_after else found_BTD)
         if self.mlp is None:
             return x_BTD
         before = self.pre_feedforward_layernorm if self.norms_after else self.post_attention_layernorm
-        return x_BTD + normed(self.post_feedforward_layernorm, self.mlp(normed(before, x_BTD)))
+        found_BTD = self.mlp(mixed(normed(before, x_BTD), "mlp_input"), mixed)
+        return x_BTD + normed(self.post_feedforward_layernorm, found_BTD)
 
 
 def normed(norm: nn.RMSNorm | None, x_BTD: Tensor) -> Tensor:
@@ -189,7 +249,8 @@ class LayerKind:
     """The parts and sizes of one kind of layer.
 
     Layers with the same `make_encoding` and the same sizes share one instance of their encoding, unless the encoding
-    sets `per_layer`. If `make_qk_norm` or `make_gate` is None, the layer has no such part.
+    sets `per_layer`. If `make_qk_norm` or `make_gate` is None, the layer has no such part. `make_attention` makes the
+    layer's attention from its shape, this kind and whether it has biases, and uses the other parts.
     window: the largest number of tokens that a query sees, itself included; None for all tokens.
     chunk: the number of tokens in a chunk, if a query sees only its own chunk; None if there are no chunks.
     n_key_heads: the number of key heads; None for the model's number.
@@ -198,10 +259,12 @@ class LayerKind:
     logit_scale: the factor of q . k; None means 1 / sqrt(head_dim).
     """
 
-    make_encoding: Callable[[AttentionShape], PositionalEncoding]
-    make_softmax: Callable[[AttentionShape], AttentionSoftmax]
+    make_encoding: Callable[[AttentionShape], PositionalEncoding] = PositionalEncoding  # does nothing
+    make_softmax: Callable[[AttentionShape], AttentionSoftmax] = AttentionSoftmax  # for layers that have none
     make_qk_norm: Callable[[AttentionShape], QueryKeyNorm] | None = None
     make_gate: Callable[[AttentionShape], OutputGate] | None = None
+    make_mix: Callable[[AttentionShape, Mapping[str, int]], TokenMix] = TokenMix
+    make_attention: Callable[[AttentionShape, LayerKind, bool], AttentionLayer] = Attention
     name: str = "layer"
     window: int | None = None
     chunk: int | None = None

@@ -9,18 +9,19 @@ import math
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor
 
 from roundround.kernels.keys import Keys
 from roundround.kernels.precision import wide_dtype
+from roundround.pe.base import PositionalEncoding
 
 
 @final
 class LayerCache:
-    """The keys and values of one layer that later queries can see, and the tensor that the layer's encoding keeps.
+    """The keys and values of one layer that later queries can see, and what else the layer keeps of earlier tokens.
 
     window, chunk: the number of tokens in the layer's window and in its chunks, as in `LayerKind`; None if the layer
     has no window or no chunks.
@@ -34,7 +35,7 @@ class LayerCache:
         self.n_read = 0  # tokens read so far
         self.padded = False  # whether some texts begin after padding
         self.first = 0  # the first token whose key is kept
-        self.carried: Tensor | None = None
+        self.kept: dict[str, Tensor] = {}  # [B, ...]: what the encoding, the mix or a recurrent layer keeps
         self.buffers: list[Tensor] = []  # of keys and of values, [B, G, room, C]
         self.start = 0  # index of the first kept key in the buffers
         self.k_norm: float | None = 0.0  # an upper bound of the norm of all keys together; None if unknown
@@ -79,19 +80,30 @@ class LayerCache:
         kept = keys.within(None, self.chunk).since(self.first).within(self.window)
         return replace(kept, k_norm=self.k_norm)
 
+    def keep(self, name: str, x: Tensor) -> None:
+        """Keep a tensor [B, ...] until the next call, in place of the one of this name; branches do not share it."""
+        self.kept = {**self.kept, name: x}
+
+    def continued(self, encoding: PositionalEncoding, prepared: Any) -> Any:
+        """What the encoding's `bias` needs about all tokens so far; keeps what the encoding carries on."""
+        prepared, carried = encoding.continued(prepared, self.kept.get("encoding"))
+        if carried is not None:
+            self.keep("encoding", carried)
+        return prepared
+
     def select(self, texts: Tensor) -> None:
         """Keep these texts of the batch, in this order; a text may occur several times."""
         self.buffers = [buffer.index_select(0, texts.to(buffer.device)) for buffer in self.buffers]
         for k_BGKC in self.buffers[:1]:
             self.k_norm = norm_on_cpu(k_BGKC[:, :, self.start : self.start + self.n_read - self.first])
-        self.carried = None if self.carried is None else self.carried.index_select(0, texts.to(self.carried.device))
+        self.kept = {name: kept.index_select(0, texts.to(kept.device)) for name, kept in self.kept.items()}
 
     def clear(self) -> None:
         """Forget all tokens."""
         self.n_read = self.first = self.start = 0
         self.padded = False
         self.k_norm = 0.0
-        self.carried, self.buffers = None, []
+        self.kept, self.buffers = {}, []
 
 
 def norm_on_cpu(k_BGKC: Tensor) -> float | None:
@@ -123,13 +135,13 @@ class Cache:
     @property
     def n_texts(self) -> int | None:
         """The number of texts in the batch; None before the first call."""
-        buffers = self.layers[0].buffers
-        return len(buffers[0]) if buffers else None
+        first = next(iter((*self.layers[0].buffers, *self.layers[0].kept.values())), None)
+        return None if first is None else len(first)
 
     @property
     def n_bytes(self) -> int:
-        """Size of the buffers: kept keys and values, and spare room."""
-        return sum(buffer.nbytes for layer in self.layers for buffer in layer.buffers)
+        """Size of what is kept: keys and values, with spare room, and what layers keep besides."""
+        return sum(x.nbytes for layer in self.layers for x in (*layer.buffers, *layer.kept.values()))
 
     def place(self, tokens_BT: Tensor, pos_BT: Tensor | None, valid_BT: Tensor | None) -> Tensor:
         """Record the padding of the new tokens, and return the tokens' positions, [1 or B, T].

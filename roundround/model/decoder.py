@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from roundround.kernels.documents import documents_of
 from roundround.kernels.keys import AttentionShape, Keys
 from roundround.kernels.precision import at_least_float32
-from roundround.model.block import Attention, Block, LayerKind, mlp_of, shape_of
+from roundround.model.block import AttentionLayer, Block, LayerKind, mlp_of, shape_of
 from roundround.model.cache import Cache, LayerCache
 from roundround.pe.base import PositionalEncoding
 from roundround.softmax.base import AttentionSoftmax
@@ -92,22 +92,22 @@ class Decoder(nn.Module):
         self.embed_tokens = nn.Embedding(n_vocab, d_model)
         self.embedding_norm = nn.RMSNorm(d_model, eps=norm_eps) if embedding_norm else None
         self.logit_cap, self.zero_init = logit_cap, zero_init
-        encodings, self.encoding_of_layer, self.leaders = encodings_of(self.kinds, shapes)
-        self.encodings = nn.ModuleList(encodings)
-        self.layers = nn.ModuleList()
+        self.encodings, self.layers = nn.ModuleList(), nn.ModuleList()
+        drawn = torch.get_rng_state()
         for kind, shape in zip(self.kinds, shapes, strict=True):
-            attention = Attention(
-                shape,
-                kind.make_softmax(shape),
-                qk_norm=None if kind.make_qk_norm is None else kind.make_qk_norm(shape),
-                gate=None if kind.make_gate is None else kind.make_gate(shape),
-                bias=attention_bias,
-            )
+            attention = kind.make_attention(shape, kind, attention_bias)
             own_mlp = mlp_of(mlp, d_model, d_mlp, geglu=geglu, bias=other_biases)
-            layer = Block(attention, own_mlp, norm_eps=norm_eps, norms=norms)
+            layer = Block(attention, own_mlp, norm_eps=norm_eps, norms=norms, make_mix=kind.make_mix)
             self.layers.append(layer)
             if shard_layer is not None:
                 shard_layer(layer)
+        torch.set_rng_state(drawn)  # what encodings draw does not depend on the layers
+        attentions = cast("list[AttentionLayer]", [layer.self_attn for layer in self.layers])
+        of_layers = [attention.encoding_shape for attention in attentions]
+        encodings, self.encoding_of_layer, self.leaders = encodings_of(self.kinds, of_layers)
+        self.encodings.extend(encodings)
+        for attention, own in zip(attentions, self.encoding_of_layer, strict=True):
+            attention.check(encodings[own])
         self.norm = nn.RMSNorm(d_model, eps=norm_eps)
         self.lm_head = None if tied_embeddings else nn.Linear(d_model, n_vocab, bias=other_biases)
         self.initialise(initializer_range, torch.Generator().manual_seed(seed))
@@ -124,7 +124,7 @@ class Decoder(nn.Module):
 
     @property
     def normalisers(self) -> list[AttentionSoftmax]:
-        """The normaliser of each layer."""
+        """The normaliser of each layer of attention; a layer in the place of attention has none."""
         return [module for module in self.layers.modules() if isinstance(module, AttentionSoftmax)]
 
     def draws(self, tokens_BT: Tensor) -> Sequence[Any]:
@@ -256,8 +256,9 @@ class Decoder(nn.Module):
                     "and it has no method `continued` that returns the part of this input to keep"
                 )
         layers = []
-        for softmax, kind in zip(self.normalisers, self.kinds, strict=True):
-            windows = [window for window in (kind.window, softmax.window) if window is not None]
+        own = {softmax.shape.layer: softmax.window for softmax in self.normalisers}
+        for layer, kind in enumerate(self.kinds):
+            windows = [window for window in (kind.window, own.get(layer)) if window is not None]
             layers.append(LayerCache(min(windows, default=None), kind.chunk))
         return Cache(layers, length=length)
 

@@ -24,10 +24,10 @@ class PositionalEncoding(FinalVariants, nn.Module):
     positions in tokens (int64; its batch axis may be 1).
 
     A forward pass calls `positions`, `embed` and `prepare` once, then in each layer `prepare_layer`, `rotate_queries`,
-    `rotate_keys` and `bias`. `prepared` is the result of `prepare` or `prepare_layer`. With a cache of earlier tokens,
-    the hooks get only the new tokens, except `bias`, which gets all keys. In that case `prepare_part` is called instead
-    of `prepare`, and `continued` is called before `bias`. If positions are random, an evaluation takes the mean over
-    the draws that `draws` lists.
+    `rotate_keys`, `rotate_values`, `bias` and `rotate_outputs`. `prepared` is the result of `prepare` or
+    `prepare_layer`. With a cache of earlier tokens, the hooks get only the new tokens, except `bias`, which gets all
+    keys. In that case `prepare_part` is called instead of `prepare`, and `continued` is called before `bias`. If
+    positions are random, an evaluation takes the mean over the draws that `draws` lists.
 
     Embeddings, queries and keys keep their shape and dtype. Texts of a batch do not see each other. Logits depend only
     on distances unless `embed` is overridden. A variant initialises its parameters in `reset_parameters`; a checkpoint
@@ -93,6 +93,14 @@ class PositionalEncoding(FinalVariants, nn.Module):
     def rotate_keys(self, k_BGTC: Tensor, prepared: Any) -> Tensor:
         """Keys with their positions rotated into them; the result may have any strides."""
         return k_BGTC
+
+    def rotate_values(self, v_BGTC: Tensor, prepared: Any) -> Tensor:
+        """Values with their positions rotated into them; the result may have any strides."""
+        return v_BGTC
+
+    def rotate_outputs(self, out_BHTC: Tensor, prepared: Any) -> Tensor:
+        """The outputs of attention at the queries' positions, the rotation of values taken back."""
+        return out_BHTC
 
     def continued(self, prepared: Any, carried: Tensor | None) -> tuple[Any, Tensor | None]:
         """What `bias` needs about all tokens so far, and the tensor to keep for the next part.

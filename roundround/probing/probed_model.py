@@ -146,7 +146,7 @@ class ProbedDecoder(ProbedModel):
     def windows(self) -> list[int | None]:
         return [
             min((reach for reach in (softmax.window, kind.window, kind.chunk) if reach is not None), default=None)
-            for softmax, kind in zip(self.normalisers, self.decoder.kinds, strict=True)
+            for softmax, kind in ((softmax, self.decoder.kinds[softmax.shape.layer]) for softmax in self.normalisers)
         ]
 
     def kinds(self) -> list[str]:

@@ -52,6 +52,8 @@ REBUILT = (
     "softmax",
     "qk_norm",
     "gate",
+    "mix",
+    "attention",
     "data",
     "tokenizer",
 )  # nodes of a training run from which its model is built again

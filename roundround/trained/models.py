@@ -32,7 +32,7 @@ from roundround.records.provenance import REBUILT, tell_changes
 from roundround.softmax.base import AttentionSoftmax
 from roundround.support.console import print_status
 from roundround.support.errors import UserError, one_line
-from roundround.trained.patterns import kinds_by_name, kinds_of, parts_of, replaced_in_pattern, why_unread
+from roundround.trained.patterns import KindConfig, kinds_by_name, kinds_of, parts_of, replaced_in_pattern, why_unread
 
 if TYPE_CHECKING:
     from roundround.hf.load import ProbedHuggingFaceModel
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound=nn.Module)
 OF_THE_BUILDER = {"n_vocab", "kinds", "shard_layer"}  # arguments of the decoder that stand in no config
 # a string in the names of the parameters of each part
-MARKS = {"pe": "encodings.", "softmax": ".softmax.", "qk_norm": ".qk_norm.", "gate": ".gate."}
+MARKS = {"pe": "encodings.", "softmax": ".softmax.", "qk_norm": ".qk_norm.", "gate": ".gate.", "mix": ".mix."}
 
 
 def build_decoder(
@@ -50,16 +50,18 @@ def build_decoder(
     n_vocab: int,
     *,
     pattern: DictConfig | None = None,
-    qk_norm: DictConfig | None = None,
-    gate: DictConfig | None = None,
     shard_layer: Callable[[Block], object] | None = None,
+    **others: DictConfig | None,
 ) -> Decoder:
-    """The decoder that the nodes describe, freshly initialised from torch's global generator."""
+    """The decoder that the nodes describe, freshly initialised from torch's global generator.
+
+    others: the nodes of `qk_norm`, `gate`, `mix` and `attention`, as far as there are any.
+    """
     kind = model.get("kind")
     if kind != "architecture":
         raise UserError(f"model is of kind '{kind}'; this verb takes an architecture: see roundround list model")
     sizes = checked_values(model, Decoder, OF_THE_BUILDER)
-    kinds = kinds_of(int(sizes["n_layers"]), pattern=pattern, pe=pe, softmax=softmax, qk_norm=qk_norm, gate=gate)
+    kinds = kinds_of(int(sizes["n_layers"]), pattern=pattern, pe=pe, softmax=softmax, **others)
     return constructed(model, Decoder, sizes, n_vocab=n_vocab, kinds=kinds, shard_layer=shard_layer)
 
 
@@ -120,8 +122,9 @@ class TrainedRun:
             self.config.pattern = pattern if whole_pattern else replaced_in_pattern(own_pattern, pattern)
             replaced |= {"pe", "softmax", "pattern"}
         else:
-            kinds = kinds_by_name(own_pattern) if own_pattern else {}
-            for why in (why_unread(part, kinds, "the run's pattern") for part in replaced):
+            kinds = kinds_by_name(own_pattern) if own_pattern else {"layer": KindConfig()}
+            attention = self.config.get("attention")
+            for why in (why_unread(part, kinds, "the run's pattern", attention) for part in replaced):
                 if why:
                     raise UserError(why)
         give_theta(self.config, flat(self.manifest["config"]).get("pe.theta"))
@@ -143,7 +146,7 @@ class TrainedRun:
         plan = planned(make)  # finds a wrong size before memory is allocated
         for part, mark in MARKS.items():
             needed, there = ({name for name in names if mark in name} for names in (plan.state_dict(), weights))
-            if needed != there and (needed or part in ("qk_norm", "gate")):
+            if needed != there and (needed or part in ("qk_norm", "gate", "mix")):
                 raise UserError(
                     f"{part} has parameters that the checkpoint lacks, or lacks parameters of the checkpoint: "
                     f"{', '.join(sorted(needed ^ there))}"

@@ -5,24 +5,34 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
+from torch import nn
 
-from roundround.config.build import checked, maker, plain
-from roundround.model.block import Attention, LayerKind, order_of_layers
+from roundround.config.build import checked, maker, plain, target_class
+from roundround.model.block import SIZES, Attention, AttentionLayer, Block, LayerKind, order_of_layers
 from roundround.model.decoder import Decoder
 from roundround.model.gate import OutputGate
+from roundround.model.mix import TokenMix
 from roundround.model.qk_norm import QueryKeyNorm
 from roundround.pe.base import PositionalEncoding
 from roundround.softmax.base import AttentionSoftmax
 from roundround.support.errors import UserError, nearest, one_line
 
-FAMILIES = {"pe": PositionalEncoding, "softmax": AttentionSoftmax, "qk_norm": QueryKeyNorm, "gate": OutputGate}
+FAMILIES = {
+    "pe": PositionalEncoding,
+    "softmax": AttentionSoftmax,
+    "qk_norm": QueryKeyNorm,
+    "gate": OutputGate,
+    "mix": TokenMix,
+    "attention": AttentionLayer,
+}
 PARTS = ("pattern", *FAMILIES)  # the parts of a decoder besides its sizes
-SIZES = ("window", "chunk", "n_key_heads", "head_dim", "theta", "logit_scale")  # of a kind of layer
 KINDS_PARTS = (*FAMILIES, *SIZES)
 REPLACEABLE = ("pe", "softmax", "window", "chunk", "logit_scale")  # in a kind of layer of a trained model
+ALWAYS_READ = ("mix", "attention")  # parts that every layer uses
+ATTRIBUTES = {"pe": "encoding"}  # the name of a part in `LayerKind`, after make_, if it differs
 OF_THE_PATTERN = ("order", "last", "whole")  # every other key is a kind of layer
 
 
@@ -34,6 +44,8 @@ class KindConfig:
     softmax: Any = None
     qk_norm: Any = None
     gate: Any = None
+    mix: Any = None
+    attention: Any = None
     window: int | None = None
     chunk: int | None = None
     n_key_heads: int | None = None
@@ -53,7 +65,7 @@ def parts_of(config: Any) -> dict[str, DictConfig | None]:
 def chosen_parts(choices: Mapping[str, Any]) -> str:
     """The options of a run's parts, without options that do nothing: `pattern=gemma4, softmax=sink`."""
     shown = [*PARTS, *(group for group in choices if "@pattern." in group)]
-    return ", ".join(f"{part}={choices[part]}" for part in shown if choices.get(part) not in (None, "uniform", "none"))
+    return ", ".join(f"{part}={choices[part]}" for part in shown if choices.get(part) not in (None, "uniform", "none", "grouped"))
 
 
 def kinds_of(n_layers: int, *, pattern: DictConfig | None, **parts: DictConfig | None) -> list[LayerKind]:
@@ -63,11 +75,11 @@ def kinds_of(n_layers: int, *, pattern: DictConfig | None, **parts: DictConfig |
     """
     makers = {name: maker_of(name, node) for name, node in parts.items()}
     if not pattern:
-        return [kind_of("layer", KindConfig(), makers)]
+        return [kind_of("layer", KindConfig(), parts, makers)]
     kinds, order, last = kinds_by_name(pattern), plain(pattern.get("order")) or [], pattern.get("last")
     try:
         names = order_of_layers(kinds, order, n_layers, last=last, whole=bool(pattern.get("whole")))
-        made = {name: kind_of(name, kind, makers) for name, kind in kinds.items()}
+        made = {name: kind_of(name, kind, parts, makers) for name, kind in kinds.items()}
     except ValueError as error:
         raise UserError(f"pattern: {one_line(error)}") from error
     return [made[name] for name in names]
@@ -95,44 +107,59 @@ def refuse_name(place: str, part: str, value: Any) -> None:
         raise UserError(f"{place}={value} is the name of an option; give {part}@{place}={value}")
 
 
-def kind_of(name: str, kind: KindConfig, otherwise: Mapping[str, Callable[..., Any] | None]) -> LayerKind:
-    """A kind of layer. otherwise: {part: the function that makes the part if the kind does not set it}."""
-    own = {part: getattr(kind, part) for part in FAMILIES}
-    makers = {part: otherwise[part] if node is None else maker_of(part, node) for part, node in own.items()}
+def nodes_of(name: str, kind: KindConfig, parts: Mapping[str, DictConfig | None]) -> dict[str, DictConfig]:
+    """The nodes of the parts that layers of a kind have, of the kind or else of the run, without empty nodes.
+
+    Raises UserError if the kind sets a part or a size that its attention does not use, or lacks one that it needs.
+    """
+    nodes = {part: parts.get(part) if getattr(kind, part) is None else getattr(kind, part) for part in FAMILIES}
+    attention = attention_class(nodes["attention"])
+    for key in KINDS_PARTS:
+        if getattr(kind, key) and key not in (*attention.reads, *ALWAYS_READ):
+            raise UserError(f"pattern.{name}.{key}: {attention.__name__} uses no {key}; leave it out")
     for part in ("pe", "softmax"):
-        if makers[part] is None:
+        if nodes[part] is None and part in attention.reads:
             raise UserError(
                 f"{part} has no value; give {part}=... or, for a kind of layer, {part}@pattern.KIND.{part}=..."
             )
-    return LayerKind(
-        make_encoding=makers["pe"],  # type: ignore[arg-type]
-        make_softmax=makers["softmax"],  # type: ignore[arg-type]
-        make_qk_norm=makers["qk_norm"],
-        make_gate=makers["gate"],
-        name=name,
-        **{name: getattr(kind, name) for name in SIZES},
-    )
+    return {part: node for part, node in nodes.items() if node and part in (*attention.reads, *ALWAYS_READ)}
+
+
+def attention_class(node: DictConfig | None) -> type[AttentionLayer]:
+    """The class of a layer's attention; grouped attention for an empty node."""
+    return target_class(node, AttentionLayer) if node else Attention
+
+
+def kind_of(
+    name: str,
+    kind: KindConfig,
+    parts: Mapping[str, DictConfig | None],
+    makers: Mapping[str, Callable[..., Any] | None],
+) -> LayerKind:
+    """A kind of layer. parts, makers: {part: the node, or the function that makes it} if the kind does not set it."""
+    nodes = nodes_of(name, kind, parts)
+    own = {part: makers[part] if node is parts.get(part) else maker_of(part, node) for part, node in nodes.items()}
+    made = {f"make_{ATTRIBUTES.get(part, part)}": make for part, make in own.items()}
+    return LayerKind(name=name, **made, **{size: getattr(kind, size) for size in SIZES})  # type: ignore[arg-type]
 
 
 def maker_of(part: str, node: DictConfig | None) -> Callable[..., Any] | None:
     return maker(node, FAMILIES[part]) if node else None  # an option such as qk_norm=none is an empty node
 
 
-def unread_keys(
-    pattern: DictConfig | None, pe: DictConfig | None, typed: Collection[str], chosen: str | None
-) -> list[str]:
+def unread_keys(cfg: DictConfig, typed: Collection[str], chosen: str | None) -> list[str]:
     """The keys of a config that no layer reads.
 
-    There are two cases: `pe` (or another part) is not read if every kind of layer in the pattern sets this part itself;
-    `pattern.KIND.theta` is not read if the encoding of this kind sets a different `theta`.
+    There are three cases: `pe` (or another part) is not read if every kind of layer in the pattern sets this part
+    itself, or has an attention that does not use it; `pattern.KIND.theta` is not read if the encoding of this kind sets
+    a different `theta`.
     typed: the keys of the command line. chosen: the option of `pattern=`. Raises UserError if the command line gives a
     key that no layer reads.
     """
-    if not pattern:
-        return []
-    kinds, unread = kinds_by_name(pattern), list[str]()
+    pattern, attention, unread = cfg.get("pattern"), cfg.get("attention"), list[str]()
+    kinds = kinds_by_name(pattern) if pattern else {"layer": KindConfig()}
     for name, kind in kinds.items():
-        encoding = pe if kind.pe is None else kind.pe
+        encoding = cfg.get("pe") if kind.pe is None else kind.pe
         own = encoding.get("theta") if encoding else None
         if own is not None and kind.theta is not None and own != kind.theta:
             if f"pattern.{name}.theta" in typed:
@@ -141,7 +168,7 @@ def unread_keys(
                 )
             unread.append(f"pattern.{name}.theta")
     for part in FAMILIES:
-        why = why_unread(part, kinds, f"pattern={chosen}")
+        why = why_unread(part, kinds, f"pattern={chosen}", attention)
         if why and part in {key.partition(".")[0] for key in typed}:
             raise UserError(why)
         if why:
@@ -175,11 +202,21 @@ def replaced_in_pattern(own: DictConfig | None, given: DictConfig) -> DictConfig
     return merged
 
 
-def why_unread(part: str, kinds: Mapping[str, KindConfig], pattern: str) -> str:
-    """The message for a part, such as `pe`, that no layer reads because every kind of layer sets it; otherwise ""."""
-    if not kinds or any(getattr(kind, part) is None for kind in kinds.values()):
+def why_unread(part: str, kinds: Mapping[str, KindConfig], pattern: str, attention: DictConfig | None) -> str:
+    """The message for a part, such as `pe`, that no layer reads; otherwise "".
+
+    A kind of layer does not read it if it sets the part itself, or if its attention does not use it. pattern: its name
+    in the message. attention: the node of the run's `attention=`.
+    """
+    of_kinds = {
+        name: attention_class(attention if kind.attention is None else kind.attention) for name, kind in kinds.items()
+    }
+    using = [name for name, own in of_kinds.items() if part in (*own.reads, *ALWAYS_READ)]
+    if not kinds or any(getattr(kinds[name], part) is None for name in using):
         return ""
-    instead = " or ".join(f"{part}@pattern.{name}.{part}=..." for name in kinds)
+    if not using:
+        return f"{part}= is read by no layer: {' and '.join({own.__name__ for own in of_kinds.values()})} uses none"
+    instead = " or ".join(f"{part}@pattern.{name}.{part}=..." for name in using)
     return f"{part}= is read by no layer: every kind of layer in {pattern} sets this part itself; give {instead}"
 
 
@@ -188,14 +225,17 @@ def layer_lines(decoder: Decoder) -> list[str]:
     lines = []
     for kind in dict.fromkeys(decoder.kinds):
         layers = [layer for layer, own in enumerate(decoder.kinds) if own is kind]
-        attention = decoder.layers[layers[0]].self_attn
-        assert isinstance(attention, Attention)
+        block = cast("Block", decoder.layers[layers[0]])
         encoding = decoder.all_encodings[decoder.encoding_of_layer[layers[0]]]
         numbers = ", ".join(f"{name.replace('_', ' ')} {value:,}" for name, value in encoding.facts().items())
+        parts = [block.self_attn, encoding, *block.self_attn.children(), block.mix]
+        plain = (Attention, PositionalEncoding, TokenMix, nn.Linear, nn.RMSNorm)
         about = [
-            f"{type(encoding).__name__}" + (f" ({numbers})" if numbers else ""),
-            type(attention.softmax).__name__,
-            *(type(part).__name__ for part in (attention.qk_norm, attention.gate) if part is not None),
+            type(part).__name__ + (f" ({numbers})" if part is encoding and numbers else "")
+            for part in parts
+            if type(part) not in plain
+        ]
+        about += [
             *(f"{name} {getattr(kind, name):,} tokens" for name in ("window", "chunk") if getattr(kind, name)),
         ]
         lines.append(f"{kind.name}: {runs_of(layers)}: {', '.join(about)}")

@@ -36,14 +36,14 @@ from roundround.records.run import Invocation
 from roundround.support.errors import UserError
 from roundround.support.files import sha256
 from roundround.trained.models import TrainedRun, build_decoder, decoder_of_config, planned, saved_tokenizer
-from roundround.trained.patterns import PARTS, replaced_in_pattern, unread_keys
+from roundround.trained.patterns import PARTS, parts_of, replaced_in_pattern, unread_keys
 from roundround.verbs.train import TrainConfig
 
 if TYPE_CHECKING:
     from roundround.hf.checkpoint import LlamaCheckpoint
 
 Data = TypeVar("Data", TokenData, TaskData)
-OF_THE_WEIGHTS = {"model", "tokenizer", "pattern", "qk_norm", "gate"}
+OF_THE_WEIGHTS = {"model", "tokenizer", "pattern", "qk_norm", "gate", "mix", "attention"}
 NOT_IN_WEIGHTS = {"model.train_length", "model.initializer_range"}  # may be given beside init=
 PART_OF_KIND = re.compile(r"(^[+]*|@)pattern\.")  # the key of an override for a kind of layer
 OF_TEXT = {  # keys that have no effect with a task, and what a task has instead
@@ -187,7 +187,7 @@ def starting_point(cfg: DictConfig, invocation: Invocation) -> tuple[TrainConfig
         from_run = str(cfg.init).startswith(RUN)
         if from_run:
             weights, choices = weights_of_run(cfg, invocation, choices)
-        for key in unread_keys(cfg.get("pattern"), cfg.get("pe"), overridden(overrides), choices.get("pattern")):
+        for key in unread_keys(cfg, overridden(overrides), choices.get("pattern")):
             OmegaConf.update(cfg, key, None)
             choices |= {key: None} if key in PARTS else {}
         if cfg.init is not None and not from_run:
@@ -195,15 +195,7 @@ def starting_point(cfg: DictConfig, invocation: Invocation) -> tuple[TrainConfig
         task = decide_by_data(cfg, overrides, choices)
         give_theta(cfg)
     config = checked(TrainConfig, cfg)
-    make = partial(
-        build_decoder,
-        config.model,
-        config.pe,
-        config.softmax,
-        pattern=config.pattern,
-        qk_norm=config.qk_norm,
-        gate=config.gate,
-    )
+    make = partial(build_decoder, config.model, **parts_of(config))
     tokenizer = weights.tokenizer
     if tokenizer is None and config.tokenizer is not None:
         tokenizer = build(config.tokenizer, TokenizerRecipe)  # type: ignore[type-abstract]
@@ -230,7 +222,7 @@ def llama_weights(cfg: DictConfig, overrides: list[str], choices: dict[str, Any]
     refuse_own_model(overrides)
     nodes, name = checkpoint.nodes, checkpoint.folder.name
     brought: dict[str, Any] = {
-        **dict.fromkeys(("pattern", "qk_norm", "gate")),
+        **dict.fromkeys(("pattern", "qk_norm", "gate", "mix", "attention")),
         **nodes.others,
         "model": nodes.model,
         "pe": nodes.pe,
@@ -238,7 +230,7 @@ def llama_weights(cfg: DictConfig, overrides: list[str], choices: dict[str, Any]
         "tokenizer": {"_target_": target(HuggingFace), "name": checkpoint.tokenizer},
     }
     names: dict[str, str | None] = {
-        **dict.fromkeys(("pattern", "qk_norm", "gate")),
+        **dict.fromkeys(("pattern", "qk_norm", "gate", "mix", "attention")),
         **dict.fromkeys(nodes.others, name),
         "model": name,
         "pe": None if nodes.pe is None else str(nodes.pe["_target_"]).split(".")[-2],

@@ -244,8 +244,7 @@ def training_flops(decoder: Decoder, *, length: int, scored: float = 1.0) -> flo
     attention = 0
     for kind, layer in zip(decoder.kinds, decoder.layers, strict=True):
         assert isinstance(layer, Block)
-        shape, reach = layer.self_attn.shape, min(length, kind.window or length, kind.chunk or length)
-        attention += 2 * shape.n_heads * shape.head_dim * reach
+        attention += layer.self_attn.products(min(length, kind.window or length, kind.chunk or length))
     return 6.0 * (matrices + scored * decoder.embed_tokens.weight.numel() + attention)
 
 

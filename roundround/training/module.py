@@ -209,7 +209,7 @@ def about_softmax(run: Run, decoder: Decoder) -> list[str]:
     """
     as_softmax = trains_as_softmax(decoder)
     run.note(trains_as_softmax=as_softmax)
-    if not as_softmax or isinstance(decoder.layers[0].self_attn.softmax, Softmax):
+    if not as_softmax or all(isinstance(softmax, Softmax) for softmax in decoder.normalisers[:1]):
         return []
     return [
         f"softmax={run.manifest['choices'].get('softmax')} acts only at inference; the model is trained as with "

@@ -28,6 +28,7 @@ from transformers import GenerationConfig, PreTrainedTokenizerFast
 from roundround.config.build import checked_values, target_class
 from roundround.data.tasks.text_task import TextTask, beginning
 from roundround.hf.private import packages_needed
+from roundround.model.block import SIZES
 from roundround.model.decoder import Decoder
 from roundround.records import checkpoints
 from roundround.support.errors import UserError
@@ -38,9 +39,8 @@ from roundround.trained.export.modeling import RoundroundConfig, RoundroundForCa
 from roundround.trained.export.sources import source_files
 from roundround.trained.export.stock import stock_config, stock_weights, weights_by_llama_name
 from roundround.trained.models import OF_THE_BUILDER, TrainedRun
-from roundround.trained.patterns import FAMILIES, SIZES, KindConfig, kinds_by_name, parts_of
+from roundround.trained.patterns import ATTRIBUTES, FAMILIES, KindConfig, kinds_by_name, nodes_of, parts_of
 
-MAKERS = {"pe": "make_encoding", "softmax": "make_softmax", "qk_norm": "make_qk_norm", "gate": "make_gate"}
 MODELING = "modeling_roundround"  # .py
 
 
@@ -71,12 +71,11 @@ def exported_kinds(
     found, classes = [], {}
     for name, kind in (kinds_by_name(pattern) if pattern else {"layer": KindConfig()}).items():
         made = {}
-        for part, family in FAMILIES.items():
-            node = getattr(kind, part) or parts.get(part)
-            if node:
-                of = target_class(node, family)
-                classes[of.__name__] = of
-                made[MAKERS[part]] = {"class": of.__name__, "arguments": checked_values(node, family, [])}
+        for part, node in nodes_of(name, kind, parts).items():
+            of = target_class(node, FAMILIES[part])
+            classes[of.__name__] = of
+            arguments = checked_values(node, FAMILIES[part], [])
+            made[f"make_{ATTRIBUTES.get(part, part)}"] = {"class": of.__name__, "arguments": arguments}
         found.append({"name": name, "sizes": {size: getattr(kind, size) for size in SIZES}, "parts": made})
     return found, classes
 

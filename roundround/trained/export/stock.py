@@ -17,8 +17,9 @@ from torch import Tensor
 from transformers import PreTrainedConfig
 
 from roundround.hf.checkpoint import FAMILIES, GEGLU, SWIGLU, Family
-from roundround.model.block import Attention
+from roundround.model.block import Attention, Block
 from roundround.model.decoder import Decoder
+from roundround.model.mix import TokenMix
 from roundround.model.qk_norm import RMSQueryKeyNorm
 from roundround.pe.nope import NoPE
 from roundround.pe.p_rope import PRoPE
@@ -53,7 +54,11 @@ def stock_config(decoder: Decoder, sizes: Mapping[str, Any]) -> PreTrainedConfig
 
 def fitting_config(decoder: Decoder, sizes: Mapping[str, Any]) -> PreTrainedConfig:
     """As `stock_config`, but raises NoStockClass if no class fits. The error names a part that the classes lack."""
-    attentions = cast("list[Attention]", [layer.self_attn for layer in decoder.layers])
+    layers = cast("list[Block]", list(decoder.layers))
+    attentions = [layer.self_attn for layer in layers if isinstance(layer.self_attn, Attention)]
+    others = {type(layer.self_attn).__name__ for layer in layers} - {Attention.__name__}
+    mixes = {type(layer.mix).__name__ for layer in layers} - {TokenMix.__name__}
+    refuse(None, (bool(others), " and ".join(others)), (bool(mixes), " and ".join(mixes)))
     normalised = check_parts(decoder, attentions, sizes)
     ropes = [rope_of(decoder, layer) for layer in range(len(attentions))]
     norms = sizes.get("norms", "before")

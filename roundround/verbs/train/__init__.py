@@ -28,9 +28,10 @@ if TYPE_CHECKING:
     from roundround.config.verb import Node
     from roundround.data.corpora import Source
     from roundround.data.tokenizers import TokenizerRecipe
-    from roundround.model.block import LayerKind
+    from roundround.model.block import AttentionLayer, LayerKind
     from roundround.model.decoder import Decoder
     from roundround.model.gate import OutputGate
+    from roundround.model.mix import TokenMix
     from roundround.model.qk_norm import QueryKeyNorm
     from roundround.pe.base import PositionalEncoding
     from roundround.records.loggers.base import Logger
@@ -72,6 +73,8 @@ class TrainConfig:
     softmax: Node[AttentionSoftmax] | None = None
     qk_norm: Node[QueryKeyNorm] | None = None
     gate: Node[OutputGate] | None = None
+    mix: Node[TokenMix] | None = None
+    attention: Node[AttentionLayer] | None = None
     init: str | None
     activation_checkpointing: bool = key(HOW)
     attention_stats_every: int | None = key(HOW, None)
