@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -38,12 +39,12 @@ def fresh_compiler() -> Iterator[None]:
     torch.compiler.reset()
 
 
-def decoder_of(pe: str, softmax: str) -> Decoder:
+def decoder_of(pe: str, softmax: str, **others: str) -> Decoder:
     sizes = {"d_model": 16, "n_layers": 1, "n_heads": 2, "n_key_heads": 1, "d_mlp": 24, "train_length": 12}
     torch.manual_seed(0)
-    nodes = [option("pe", pe), option("softmax", softmax)]
+    nodes: Any = {name: option(name, choice) for name, choice in {"pe": pe, "softmax": softmax, **others}.items()}
     model = OmegaConf.merge(OmegaConf.load(CONF / "model" / "tiny.yaml"), sizes)
-    return build_decoder(model, *nodes, n_vocab=31)
+    return build_decoder(model, n_vocab=31, **nodes)
 
 
 def loss_and_gradients(decoder: Decoder) -> tuple[Tensor, list[Tensor]]:
@@ -57,6 +58,13 @@ def loss_and_gradients(decoder: Decoder) -> tuple[Tensor, list[Tensor]]:
 @pytest.mark.parametrize(("pe", "softmax"), [("rope", "softmax"), ("t5_bias", "softmax"), ("rope", "sigmoid")])
 def test_a_decoder_is_one_graph(pe: str, softmax: str) -> None:
     eager, compiled = decoder_of(pe, softmax), decoder_of(pe, softmax)
+    compiled.compile(backend="eager", fullgraph=True)
+    torch.testing.assert_close(loss_and_gradients(compiled), loss_and_gradients(eager))
+
+
+@pytest.mark.parametrize("others", [{"mix": "canon"}, {"attention": "latent"}, {"attention": "gated_deltanet"}])
+def test_a_decoder_with_other_layers_is_one_graph(others: dict[str, str]) -> None:
+    eager, compiled = decoder_of("rope", "softmax", **others), decoder_of("rope", "softmax", **others)
     compiled.compile(backend="eager", fullgraph=True)
     torch.testing.assert_close(loss_and_gradients(compiled), loss_and_gradients(eager))
 

@@ -34,11 +34,10 @@ SIZES = {
 VOCABULARY = 33  # not a multiple of the ranks
 
 
-def maker(pe: str = "rope", softmax: str = "softmax", **sizes: Any) -> Callable[..., Decoder]:
-    model = OmegaConf.create(SIZES | sizes)
-    return lambda shard_layer=None: build_decoder(
-        model, option("pe", pe), option("softmax", softmax), VOCABULARY, shard_layer=shard_layer
-    )
+def maker(sizes: dict[str, Any] | None = None, **parts: str) -> Callable[..., Decoder]:
+    model = OmegaConf.create(SIZES | (sizes or {}))
+    nodes: Any = {part: option(part, name) for part, name in ({"pe": "rope", "softmax": "softmax"} | parts).items()}
+    return lambda shard_layer=None: build_decoder(model, n_vocab=VOCABULARY, shard_layer=shard_layer, **nodes)
 
 
 def of_one_process(make: Callable[..., Decoder]) -> Decoder:
@@ -97,14 +96,15 @@ def compare(mesh: DeviceMesh, makers: dict[str, Callable[..., Decoder]]) -> dict
 
 @pytest.mark.slow  # twenty models in each of two processes
 def test_shards_of_every_variant_are_drawn_and_learn_as_in_one_process(tmp_path: Path) -> None:
-    makers = {"untied": maker(tied_embeddings=False), "adaptive": maker(softmax="adaptive_temperature_trained")}
-    for group in ("pe", "softmax"):
+    makers = {"untied": maker({"tied_embeddings": False}), "adaptive": maker(softmax="adaptive_temperature_trained")}
+    for group in ("pe", "softmax", "mix", "attention"):
         for name in sorted(variants(group)):
             make = maker(**{group: name})
             learned = [key for key, _ in of_one_process(make).named_parameters()]
-            if any(".softmax." in key or key.startswith("encodings.") for key in learned):
+            of_variants = any(".softmax." in key or ".mix." in key or key.startswith("encodings.") for key in learned)
+            if of_variants or group == "attention":
                 makers[name] = make
-    assert {"learned", "fox", "kerple", "as_entmax", "sink", "ssmax"} <= makers.keys()
+    assert {"learned", "fox", "kerple", "as_entmax", "sink", "ssmax", "canon", "smear", "latent", "gated_deltanet"} <= makers.keys()
     nothing: dict[str, list[str]] = {name: [] for name in makers}
     assert on_ranks(2, tmp_path, compare, makers) == [nothing, nothing]
 
@@ -121,7 +121,7 @@ def updated(mesh: DeviceMesh) -> dict[str, list[str]]:
     """By recipe, what differs after three updates."""
     wrong, tokens_SBT = {}, torch.randint(VOCABULARY, (3, 4, 17), generator=torch.Generator().manual_seed(0))
     for name, (kind, limit, by_value, again) in RECIPES.items():
-        make = maker("learned", "sink")
+        make = maker(pe="learned", softmax="sink")
         plain, sharded = of_one_process(make), sharded_decoder(make, mesh, seed=7, compiled=False)
         sharded.activation_checkpointing = again
         factory = kind(lr=0.01, betas=[0.9, 0.95], eps=1e-3, weight_decay=0.1)
