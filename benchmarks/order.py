@@ -20,7 +20,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from roundround.data.prepared import tokens_of_run
 from roundround.model.decoder import Decoder
 from roundround.model.gated_deltanet import GatedDeltaNet
 from roundround.model.mix import KeyOffset, ShortConvolution, Smear, TokenMix
@@ -30,3 +29,131 @@ from roundround.trained.models import TrainedRun
 WINDOWS, LENGTH, SHUFFLED = 512, 128, 64
 DISTANCES = {"1": (1, 1), "2-3": (2, 3), "4-7": (4, 7), "8-15": (8, 15), "16-31": (16, 31), "32-63": (32, 63)}
 COLUMNS = ("setting", "seed", "without", "metric", "distance", "value")
+
+
+def main(outputs: str, stored: str = "docs/results/order/interventions.csv") -> None:
+    path = Path(stored)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows = list(csv.DictReader(path.open())) if path.exists() else []
+    for directory in sorted(Path(outputs).glob("train/*/*-sweep/*")):
+        if not (directory / "checkpoints").is_dir():
+            continue
+        run = TrainedRun(directory, trust=False)
+        setting, seed = setting_of(run), str(run.manifest["seed"])
+        if run.learns_a_task or any((row["setting"], row["seed"]) == (setting, seed) for row in rows):
+            continue
+        found = measured(run)
+        rows += [dict(zip(COLUMNS, (setting, seed, *values), strict=True)) for values in found]
+        print(
+            setting,
+            seed,
+            *(f"{without or 'all in place'} {value:.3f}" for without, name, _, value in found if name == "loss"),
+        )
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+
+
+def setting_of(run: TrainedRun) -> str:
+    """The choices of the run that the settings differ in."""
+    choices = run.manifest["choices"]
+    parts = [choices["pe"] if choices["mix"] == "none" else f"{choices['pe']} {choices['mix']}"]
+    if choices["pattern"] != "uniform":
+        parts.append(choices["pattern"])
+    if choices.get("pe@pattern.local.pe") == "nope":
+        parts.append("nope in windows")
+    return ", ".join(parts)
+
+
+@torch.no_grad()
+def measured(run: TrainedRun) -> list[tuple[str, str, str, float]]:
+    """Rows of (source taken away, metric, distance, value); the metrics are the `loss` and the `order` beyond a distance."""
+    tokens = torch.as_tensor(run.held_out_text().held_out[: WINDOWS * (LENGTH + 1)].astype("int64"))
+    windows_BT = tokens.view(WINDOWS, LENGTH + 1)
+    order = torch.rand(WINDOWS, SHUFFLED, generator=torch.Generator().manual_seed(0)).argsort(-1)
+    shuffled_BT = torch.cat([windows_BT[:, :SHUFFLED].gather(1, order), windows_BT[:, SHUFFLED:]], 1)
+    rows = []
+    for without, remove in {"": [], **removals(run.decoder("last"))}.items():
+        decoder = run.decoder("last")
+        for act in remove:
+            act(decoder)
+        losses = [decoder(x[:, :-1], targets_BT=x[:, 1:])[:, SHUFFLED - 1 :] for x in (windows_BT, shuffled_BT)]
+        in_place_BT, after_shuffle_BT = (
+            losses  # column d: the byte with d bytes in place between it and the shuffled ones
+        )
+        rows.append((without, "loss", "", float(in_place_BT.mean())))
+        added_T = (after_shuffle_BT - in_place_BT).mean(0)
+        rows += [
+            (without, "order", name, float(added_T[first : last + 1].mean()))
+            for name, (first, last) in DISTANCES.items()
+        ]
+    return rows
+
+
+# -- sources of order, each as a change of the decoder
+
+Change = Callable[[Decoder], None]
+
+
+def removals(decoder: Decoder) -> dict[str, list[Change]]:
+    """{what is taken away: the changes that take it away} for the sources that the decoder has."""
+    found: dict[str, list[Change]] = {}
+    if any(isinstance(one, RotaryEncoding) for one in decoder.all_encodings):
+        found |= {
+            "RoPE, faster half": [lambda model: rest(model, fast=True, slow=False)],
+            "RoPE, slower half": [lambda model: rest(model, fast=False, slow=True)],
+            "RoPE": [lambda model: rest(model, fast=True, slow=True)],
+        }
+    if any(type(layer.mix) is not TokenMix for layer in decoder.layers):
+        found["mix"] = [unmix]
+    if any(isinstance(layer.self_attn, GatedDeltaNet) for layer in decoder.layers):
+        found["convolution of linear layers"] = [unconvolve]
+    if any(kind.window for kind in decoder.kinds):
+        found["windows"] = [open_windows]
+    whole = [name for name in found if not name.startswith("RoPE,")]
+    if len(whole) > 1:
+        found[" and ".join(whole)] = [change for name in whole for change in found[name]]
+    return found
+
+
+def rest(decoder: Decoder, *, fast: bool, slow: bool) -> None:
+    """Put the faster or the slower half of the rotating pairs to rest, or both."""
+    for encoding in decoder.all_encodings:
+        if isinstance(encoding, RotaryEncoding):
+            frequencies_P = encoding.frequencies(torch.float64)
+            half = int((frequencies_P != 0).sum()) // 2
+            kept_P = frequencies_P.clone()
+            kept_P[:half] *= not fast
+            kept_P[half:] *= not slow
+            encoding.frequencies = lambda dtype, device="cpu", kept=kept_P: kept.to(dtype)  # type: ignore[method-assign]
+
+
+def forget(weight_W1N: Tensor) -> None:
+    weight_W1N[..., :-1] = 0
+
+
+def unmix(decoder: Decoder) -> None:
+    for layer in decoder.layers:
+        mix: Any = layer.mix
+        if isinstance(mix, ShortConvolution):
+            for weight in mix.filters.values():
+                forget(weight)
+        elif isinstance(mix, Smear):
+            mix.share.zero_()
+        elif isinstance(mix, KeyOffset):
+            layer.mix = TokenMix(mix.shape, {})
+
+
+def unconvolve(decoder: Decoder) -> None:
+    for layer in decoder.layers:
+        if isinstance(layer.self_attn, GatedDeltaNet):
+            forget(layer.self_attn.conv)
+
+
+def open_windows(decoder: Decoder) -> None:
+    decoder.kinds = [replace(kind, window=None) for kind in decoder.kinds]
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

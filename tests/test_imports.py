@@ -24,7 +24,7 @@ PACKAGE = ROOT / "roundround"
 
 # what people copy into their own work, and what it may import: (parts of roundround, libraries)
 PORTABLE = {
-    "kernels": ({"kernels"}, {"torch", "triton"}),  # Triton where torch brings it, for CUDA alone
+    "kernels": ({"kernels"}, {"torch", "triton", "fla"}),  # the last two where they are installed, for CUDA alone
     "pe": ({"kernels", "pe"}, {"torch"}),
     "softmax": ({"kernels", "softmax"}, {"torch", "entmax", "adasplash"}),  # the projections are never hand-written
     "model": ({"kernels", "pe", "softmax", "model"}, {"torch"}),

@@ -11,8 +11,6 @@ Tested by tests/model/test_gated_deltanet.py.
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -38,8 +36,10 @@ def gated_delta_rule(
     g: the logarithm of the decay, at most 0. state: that of the tokens before; None for zeros. documents: the state
     begins at zero in each.
     """
-    if v_BHTV.is_cuda and v_BHTV.dtype != torch.float64 and find_spec("fla") is not None:
-        return by_library(q_BHTC, k_BHTC, v_BHTV, g_BHT, beta_BHT, state_BHCV, documents)
+    if v_BHTV.is_cuda and v_BHTV.dtype != torch.float64:
+        found = by_library(q_BHTC, k_BHTC, v_BHTV, g_BHT, beta_BHT, state_BHCV, documents)
+        if found is not None:
+            return found
     n_texts, n_heads, n_tokens, n_values = v_BHTV.shape
     wide, chunk = wide_dtype(v_BHTV.dtype), min(CHUNK, n_tokens)
     n_spare = -n_tokens % chunk
@@ -82,10 +82,12 @@ def by_library(
     beta_BHT: Tensor,
     state_BHCV: Tensor | None,
     documents: Documents | None,
-) -> tuple[Tensor, Tensor]:
-    """`gated_delta_rule` by flash-linear-attention, which wants the batch of documents as one row."""
-    from fla.ops.gated_delta_rule import chunk_gated_delta_rule
-
+) -> tuple[Tensor, Tensor] | None:
+    """`gated_delta_rule` by flash-linear-attention, which wants documents in one row; None if it is not installed."""
+    try:
+        from fla.ops.gated_delta_rule import chunk_gated_delta_rule
+    except ImportError:
+        return None
     of_one_dtype = (q_BHTC.to(v_BHTV), k_BHTC.to(v_BHTV), v_BHTV, g_BHT, beta_BHT.to(v_BHTV))
     inputs = [x.transpose(1, 2).contiguous() for x in of_one_dtype]
     if documents is not None:

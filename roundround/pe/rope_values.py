@@ -18,7 +18,7 @@ class RoPEValues(RotaryEncoding):
 
     y_i = R(-i) sum_j a_ij R(j) v_j = sum_j a_ij R(j - i) v_j, with the frequencies of p-RoPE
 
-    RoVE, arXiv:2606.11275.
+    Garcia-Castellanos et al. 2026, arXiv:2606.11275 (RoVE).
 
     p: the share of the pairs that rotate, in queries and keys and in values, the fastest first; with p = 1, RoPE.
     """
