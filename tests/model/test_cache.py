@@ -116,7 +116,7 @@ def test_every_pattern_has_a_cache(name: str) -> None:
     torch.manual_seed(0)
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         config = compose("train", [f"pattern={name}"])
-    model = load_option("model", "tiny", **(SMALL | {"n_layers": 6}))
+    model = load_option("model", "tiny", **(SMALL | {"n_layers": 8}))
     model = build_decoder(model, n_vocab=N_VOCAB, **parts_of(config)).eval()
     for kind in model.kinds:  # so short that they hide something here
         object.__setattr__(kind, "window", kind.window and 9)

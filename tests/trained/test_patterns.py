@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -9,22 +10,47 @@ import pytest
 import torch
 from conftest import Done, assert_refused, saved_weights, typed
 from helpers_patterns import config_of, decoder_of
+from transformers import (
+    AfmoeConfig,
+    Cohere2Config,
+    DeepseekV4Config,
+    Exaone4Config,
+    FlintConfig,
+    GraniteSWAConfig,
+    InklingTextConfig,
+    KimiLinearConfig,
+    MiMoV2FlashConfig,
+    MuseGlimmerTextConfig,
+    OlmoHybridConfig,
+    PreTrainedConfig,
+)
 
 from roundround.command_line.pages import options
 from roundround.model.block import order_of_layers
 from roundround.model.decoder import Decoder
-from roundround.trained.patterns import layer_lines
+from roundround.trained.patterns import kinds_by_name, layer_lines
 from roundround.trained.start import same_part
 
 PATTERNS = {  # as `roundround list pattern` draws them
+    "afmoe": "LLLG ...",
     "beam": "LLLLLG ...",
+    "cohere2": "LLLG ...",
+    "deepseek_v4": "LL" + 41 * "G" + " ...",
+    "exaone4": "LLLG ...",
+    "flint": "GGLLLG" + 10 * "LLLG" + "LLG ... G",
     "gemma3": "LLLLLG ...",
     "gemma4": "LLLLLG ... G",
     "gpt_oss": "LG ...",
+    "granite_swa": "GLLL ...",
+    "inkling": "LLLLLG ...",
+    "kimi_linear": "LLLG ... G",
     "lfm3": "GL ...",
     "llama4": "LLLG ...",
     "local_global": "LLLG ... G",
+    "mimo_v2": "GLLLLG" + 7 * "LLLLLG" + " ...",
+    "muse": "LLLG ...",
     "olmo3": "LLLG ... G",
+    "olmo_hybrid": "LLLG ...",
     "qwen3_next": "A ...",
     "rnope_swa": "LLLG ...",
     "sandwich": "GLLL ... G",
@@ -67,12 +93,62 @@ def test_the_order_repeats_and_the_last_layer_may_be_fixed() -> None:
 
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_every_pattern_builds_and_learns(pattern: str) -> None:
-    decoder = decoder_of(f"pattern={pattern}")
-    assert len(decoder.kinds) == 6
+    decoder = decoder_of(f"pattern={pattern}", n_layers=8)
+    assert len(decoder.kinds) == 8
     loss = decoder(TOKENS, targets_BT=TOKENS).mean()
     loss.backward()
     assert all(parameter.grad is not None for parameter in decoder.parameters())
     assert len(layer_lines(decoder)) == len({kind.name for kind in decoder.kinds})
+
+
+KIMI = {"full_attn_layers": [4, 8, 12, 16, 20, 24, 27]}  # of Kimi-Linear-48B-A3B, counted from 1
+KIMI["kda_layers"] = [layer for layer in range(1, 28) if layer not in KIMI["full_attn_layers"]]
+FLASH = [0, 0, *[4, 128] * 20, 4]  # tokens in a compressed key of DeepSeek-V4-Flash; 0: windows alone
+RELEASED: dict[str, PreTrainedConfig] = {
+    "afmoe": AfmoeConfig(sliding_window=2048),  # of Trinity Nano
+    "cohere2": Cohere2Config(),
+    "deepseek_v4": DeepseekV4Config(compress_ratios=FLASH),
+    "exaone4": Exaone4Config(),
+    "flint": FlintConfig(),
+    "granite_swa": GraniteSWAConfig(),
+    "inkling": InklingTextConfig(),
+    "kimi_linear": KimiLinearConfig(linear_attn_config=KIMI),
+    "mimo_v2": MiMoV2FlashConfig(),
+    "muse": MuseGlimmerTextConfig(),
+    "olmo_hybrid": OlmoHybridConfig(),
+}
+
+
+@pytest.mark.parametrize("name", RELEASED)
+def test_the_order_is_that_of_the_released_model(name: str) -> None:
+    config, pattern = RELEASED[name], config_of(f"pattern={name}").pattern
+    letters = {"hybrid": "G", "full_attention": "G", "compressed_sparse_attention": "G"}
+    theirs = [letters.get(kind, "G" if kind.startswith("heavily") else "L") for kind in config.layer_types]
+    kinds = kinds_by_name(pattern)
+    ours = order_of_layers(kinds, pattern.order, len(theirs), last=pattern.last, whole=pattern.whole)
+    assert [kind[0].upper() for kind in ours] == theirs
+    assert {kinds[kind].window for kind in ours} - {None} == {getattr(config, "sliding_window", None)} - {None}
+
+
+@pytest.mark.parametrize("n_layers", [4, 6, 7, 12])
+@pytest.mark.parametrize("name", ["flint", "mimo_v2", "granite_swa"])
+def test_a_smaller_model_has_the_order_of_such_a_release(name: str, n_layers: int) -> None:
+    theirs = type(RELEASED[name])(num_hidden_layers=n_layers).layer_types
+    pattern = config_of(f"pattern={name}").pattern
+    ours = order_of_layers(kinds_by_name(pattern), pattern.order, n_layers, last=pattern.last, whole=False)
+    assert [{"local": "sliding_attention", "global": "full_attention"}[kind] for kind in ours] == theirs
+
+
+def test_factors_of_logits_are_those_of_the_released_heads() -> None:
+    muse, inkling = RELEASED["muse"], RELEASED["inkling"]
+    expected = {
+        "muse": muse.qk_scale_factor / math.sqrt(muse.head_dim),
+        "granite_swa": 0.0078125,  # attention_multiplier of Granite Swash 2B
+        "inkling": 1 / inkling.head_dim,
+    }
+    for name, factor in expected.items():
+        kinds = kinds_by_name(config_of(f"pattern={name}").pattern)
+        assert [kind.logit_scale for kind in kinds.values()] == pytest.approx([factor, factor], rel=1e-3)
 
 
 def test_a_window_hides_what_lies_further_back() -> None:
