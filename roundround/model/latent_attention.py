@@ -2,7 +2,7 @@
 
 Shapes: B batch, T tokens, K tokens so far, H heads, C unrotated channels, R rotated channels, L rank of the latent.
 
-Tested by tests/model/test_latent_attention.py.
+Tested by tests/model/test_mix.py and tests/trained/test_stock.py.
 """
 
 from __future__ import annotations

@@ -65,7 +65,8 @@ def parts_of(config: Any) -> dict[str, DictConfig | None]:
 def chosen_parts(choices: Mapping[str, Any]) -> str:
     """The options of a run's parts, without options that do nothing: `pattern=gemma4, softmax=sink`."""
     shown = [*PARTS, *(group for group in choices if "@pattern." in group)]
-    return ", ".join(f"{part}={choices[part]}" for part in shown if choices.get(part) not in (None, "uniform", "none", "grouped"))
+    plain = (None, "uniform", "none", "grouped")
+    return ", ".join(f"{part}={choices[part]}" for part in shown if choices.get(part) not in plain)
 
 
 def kinds_of(n_layers: int, *, pattern: DictConfig | None, **parts: DictConfig | None) -> list[LayerKind]:

@@ -104,7 +104,18 @@ def test_shards_of_every_variant_are_drawn_and_learn_as_in_one_process(tmp_path:
             of_variants = any(".softmax." in key or ".mix." in key or key.startswith("encodings.") for key in learned)
             if of_variants or group == "attention":
                 makers[name] = make
-    assert {"learned", "fox", "kerple", "as_entmax", "sink", "ssmax", "canon", "smear", "latent", "gated_deltanet"} <= makers.keys()
+    assert {
+        "learned",
+        "fox",
+        "kerple",
+        "as_entmax",
+        "sink",
+        "ssmax",
+        "canon",
+        "smear",
+        "latent",
+        "gated_deltanet",
+    } <= makers.keys()
     nothing: dict[str, list[str]] = {name: [] for name in makers}
     assert on_ranks(2, tmp_path, compare, makers) == [nothing, nothing]
 
