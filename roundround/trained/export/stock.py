@@ -362,7 +362,7 @@ def qwen3_next_weights(decoder: Decoder, weights: Mapping[str, Tensor]) -> dict[
         for joined, parts in (OF_LINEAR if is_linear else OF_GATED).items():
             for kind in ("weight", "bias"):
                 if f"{start}{parts[0]}.{kind}" in made:
-                    rows = [made.pop(f"{start}{part}.{kind}").unflatten(0, (n_heads, -1)) for part in parts]
+                    rows = [torch.unflatten(made.pop(f"{start}{part}.{kind}"), 0, (n_heads, -1)) for part in parts]
                     made[f"{start}{joined}.{kind}"] = torch.cat(rows, 1).flatten(0, 1)
         for name in [name for name in made if is_linear and name.startswith(start)]:
             last = name.removeprefix(start)
