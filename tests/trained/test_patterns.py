@@ -25,7 +25,7 @@ PATTERNS = {  # as `roundround list pattern` draws them
     "llama4": "LLLG ...",
     "local_global": "LLLG ... G",
     "olmo3": "LLLG ... G",
-    "qwen3_next": "A ...",
+    "qwen3_next": "LLLA ...",
     "rnope_swa": "LLLG ...",
     "sandwich": "GLLL ... G",
     "speedrun": "L ...",
