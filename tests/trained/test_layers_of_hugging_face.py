@@ -59,7 +59,8 @@ def attended(decoder: Decoder, layer: int, weights: dict[str, Tensor]) -> Tensor
     keys = decoder.keys(torch.zeros(2, T, dtype=torch.long), None, None, None, None)[own]
     with torch.no_grad():
         prepared = encoding.prepare(keys.q_pos_BQ, X.dtype)
-        out: Tensor = attention(X, encoding, prepared, keys.within(kind.window, kind.chunk))
+        seen = keys.within(kind.window, kind.chunk)
+        out: Tensor = attention(X, encoding, prepared, seen, None, lambda x_BTW, site: x_BTW)
     return out
 
 
