@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from conftest import Done
 from helpers_export import LENGTH, loaded, some_tokens, trained, written
 from helpers_patterns import config_of
+from transformers import Qwen3NextForCausalLM
 
 from roundround.config.options import load_option
 from roundround.trained.export.folder import ModelToExport
-from roundround.trained.export.stock import NoStockClass, fitting_config, stock_config
+from roundround.trained.export.stock import NoStockClass, fitting_config, stock_config, stock_weights
 from roundround.trained.models import build_decoder
 from roundround.trained.patterns import parts_of
 
@@ -25,6 +27,13 @@ SIZES: dict[str, Any] = {
 }  # fmt: skip
 GEMMA: dict[str, Any] = {"norms": "both", "geglu": True, "scaled_embeddings": True, "head_dim": 12}
 LOCAL = "pattern.local.window=5"  # shorter than the text
+NEXT = "pattern=qwen3_next"
+# key heads and channels differ between kinds and between keys and values; a share that 46 channels round down
+OTHER_NEXT = [
+    NEXT, "pattern.order=[attention,linear]", "pattern.linear.head_dim=6", "pattern.attention.n_key_heads=1",
+    "pattern.linear.attention.value_dim=10", "pattern.linear.attention.width=3", "pattern.attention.pe.p=0.6",
+]  # fmt: skip
+LATENT = ["attention=latent", "attention.rotated=8"]
 MODELS: dict[str, tuple[str, list[str], dict[str, Any]]] = {
     "gemma3": ("Gemma3ForCausalLM", ["pattern=gemma3", LOCAL], GEMMA),
     "gemma3 with its own scale": (
@@ -42,6 +51,19 @@ MODELS: dict[str, tuple[str, list[str], dict[str, Any]]] = {
     ),
     "smollm3": ("SmolLM3ForCausalLM", ["pattern=smollm3"], {}),
     "olmo3": ("Olmo3ForCausalLM", ["pattern=olmo3", LOCAL, "pattern.global.theta=1e6"], {"norms": "after"}),
+    "qwen3_next": ("Qwen3NextForCausalLM", [NEXT], {"scaled_embeddings": True}),
+    "qwen3_next with other sizes": ("Qwen3NextForCausalLM", OTHER_NEXT, {"head_dim": 46}),
+    "qwen3_next without linear layers": (
+        "Qwen3NextForCausalLM",
+        ["pe=rope", "qk_norm=rms", "gate=channel", "gate.bias=true"],
+        {"geglu": True, "attention_bias": True, "tied_embeddings": False},
+    ),
+    "deepseek_v3": ("DeepseekV3ForCausalLM", [*LATENT, "pe=p_rope"], {"norm_eps": 1e-5, "scaled_embeddings": True}),
+    "deepseek_v3 with latents of queries": (
+        "DeepseekV3ForCausalLM",
+        [*LATENT, "pe=rope", "attention.query_rank=20"],
+        {"attention_bias": True, "head_dim": 12},
+    ),
     "llama": ("LlamaForCausalLM", ["pe=p_rope"], {"scaled_embeddings": True, "attention_bias": True}),
 }
 
@@ -98,6 +120,26 @@ def test_a_class_of_transformers_computes_the_same(
         (["pe=alibi"], {}, "no class has ALiBi"),
         ([], {"mlp": "relu_squared"}, "MLPs without gates"),
         (["pattern=smollm3"], {"head_dim": 16}, "no heads that are not of d_model / n_heads channels"),
+        (["mix=canon"], {}, "no class has ShortConvolution"),
+        (["pe=rope_values"], {}, "no class has RoPEValues"),
+        (["attention=gated_deltanet"], {}, "no class has GatedDeltaNet in all layers"),
+        (["gate=head"], {}, "no class has InputGate with these arguments behind its Attention"),
+        ([*LATENT, "gate=channel"], {}, "no class has InputGate with these arguments behind its LatentAttention"),
+        ([NEXT], {"norm_eps": 1e-5}, "with model.norm_eps"),
+        (
+            [NEXT, "pattern.linear.attention.norm_eps=1e-5"],
+            {},
+            "Qwen3NextForCausalLM has no GatedDeltaNet with another",
+        ),
+        ([NEXT], {"geglu": True}, "Qwen3NextForCausalLM has no GeGLU beside GatedDeltaNet"),
+        ([NEXT, "gate@pattern.attention.gate=none"], {}, "Qwen3NextForCausalLM has no attention without gate=channel"),
+        (["gate=channel"], {}, "Qwen3NextForCausalLM has no attention without qk_norm=rms"),
+        ([NEXT, "pattern.attention.window=5"], {}, "Qwen3NextForCausalLM has no windows"),
+        ([NEXT, "pattern.attention.gate.bias=true"], {}, "has no gates and projections of which only one has biases"),
+        ([NEXT], {"norms": "both"}, "Qwen3NextForCausalLM has no model.norms=both"),
+        ([*LATENT, "attention.norm_eps=1e-5"], {}, "DeepseekV3ForCausalLM has no latents normalised with a norm_eps"),
+        ([*LATENT, "pe=partial_rope_25"], {}, "no class has PartialRoPE"),
+        (["pattern=local_global", LOCAL, *LATENT], {}, "DeepseekV3ForCausalLM has no windows"),
     ],
 )
 def test_what_no_class_has_is_named(words: list[str], sizes: dict[str, Any], reason: str) -> None:
@@ -105,6 +147,47 @@ def test_what_no_class_has_is_named(words: list[str], sizes: dict[str, Any], rea
     assert stock_config(model.decoder, model.sizes) is None
     with pytest.raises(NoStockClass, match=reason):
         fitting_config(model.decoder, model.sizes)
+
+
+def test_the_layers_of_a_qwen3_next_are_listed(models: dict[str, ModelToExport]) -> None:
+    linear, full = "linear_attention", "full_attention"
+    orders = {
+        "qwen3_next": [linear, linear, linear, full, linear, linear],
+        "qwen3_next with other sizes": [full, linear] * 3,
+        "qwen3_next without linear layers": [full] * 6,
+    }
+    for name, order in orders.items():
+        assert fitting_config(models[name].decoder, models[name].sizes).layer_types == order
+
+
+def test_gradients_of_a_qwen3_next_are_those_of_transformers() -> None:
+    model = exported(OTHER_NEXT, {"head_dim": 12, "n_layers": 2, "initializer_range": 0.1})  # attention, then linear
+    config, decoder, tokens_BT = fitting_config(model.decoder, model.sizes), model.decoder, some_tokens()
+    theirs = Qwen3NextForCausalLM(config)
+    theirs.load_state_dict(stock_weights(decoder, config), strict=False)  # the output matrix is tied
+    for logits_BTV in (decoder(tokens_BT), theirs(tokens_BT).logits):
+        F.cross_entropy(logits_BTV[:, :-1].flatten(0, 1), tokens_BT[:, 1:].flatten()).backward()
+    ours = {name: parameter.grad for name, parameter in decoder.named_parameters()}
+    found = {name.removeprefix("model."): parameter.grad for name, parameter in theirs.named_parameters()}
+    full, linear, own = "layers.0.self_attn.", "layers.1.linear_attn.", "layers.1.self_attn."
+    # the rows of each head's queries, then those of its gate
+    queries, gates = found.pop(f"{full}q_proj.weight").view(4, 2, 12, 32).unbind(1)
+    found |= {f"{full}q_proj.weight": queries.flatten(0, 1), f"{full}gate.proj.weight": gates.flatten(0, 1)}
+    # their own function takes the joined matrices of a linear layer apart
+    joined = [found.pop(f"{linear}{name}.weight").T[None] for name in ("in_proj_qkvz", "in_proj_ba")]
+    apart = theirs.model.layers[1].linear_attn.fix_query_key_value_ordering(*joined)
+    for name, gradient_1DHC in zip("qkvgba", apart, strict=True):
+        found[f"{own}{name}_proj.weight"] = gradient_1DHC[0].flatten(1).T
+    same = {f"{full}{part}.weight": f"{full}qk_norm.{part}.weight" for part in ("q_norm", "k_norm")}
+    same |= {f"{linear}{name}": f"{own}{name}" for name in ("A_log", "dt_bias")}
+    same |= {f"{linear}conv1d.weight": f"{own}conv", f"{linear}norm.weight": f"{own}o_norm.weight"}
+    same |= {f"{linear}out_proj.weight": f"{own}o_proj.weight"}
+    found = {same.get(name, name): gradient for name, gradient in found.items()}
+    assert found.keys() == ours.keys()
+    for name, gradient in ours.items():
+        assert gradient is not None
+        largest = float(gradient.abs().max())
+        torch.testing.assert_close(found[name], gradient, rtol=0, atol=2e-5 * largest, msg=f"{name}, {largest}")
 
 
 @pytest.mark.usefixtures("checked_here")

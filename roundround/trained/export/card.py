@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from roundround.model.decoder import Decoder, n_parameters
+from roundround.model.gated_deltanet import GatedDeltaNet
 from roundround.model.scoring import perplexity
 from roundround.support.errors import escaped
 from roundround.trained.patterns import layer_lines
@@ -46,6 +47,7 @@ def model_card(card: Card, decoder: Decoder, *, stock: str | None, needs: list[s
     choices = card.manifest.get("choices", {})
     names = [name for part in ("pe", "softmax") if (name := str(choices.get(part) or "")).isidentifier()]
     rows = "\n".join(f"| {name} | {value} |" for name, value in facts(card, decoder).items())
+    packs = stock is not None and not any(isinstance(module, GatedDeltaNet) for module in decoder.modules())
     trust = "" if stock else ", trust_remote_code=True"
     prompt = "a question of the task" if card.of_a_task else "Once upon a time"
     required = f"\nBeside torch and transformers it needs: pip install {' '.join(needs)}." if needs else ""
@@ -72,7 +74,7 @@ tokens = tokenizer("{prompt}", return_tensors="pt")
 print(tokenizer.decode(model.generate(**tokens, max_new_tokens=50)[0]))
 ```
 
-{about_texts(card, stock=stock is not None)}
+{about_texts(card, packs=packs)}
 
 | | |
 |---|---|
@@ -88,8 +90,8 @@ OWN_CODE = (
 )
 
 
-def about_texts(card: Card, *, stock: bool) -> str:
-    """How to write a text for the model."""
+def about_texts(card: Card, *, packs: bool) -> str:
+    """How to write a text for the model. packs: whether transformers can keep the documents of a row apart."""
     alone = "The tokenizer adds no token by itself."
     if card.of_a_task:
         return f"{alone} The model answers questions of one task. In training each question followed the `bos` token."
@@ -106,7 +108,7 @@ def about_texts(card: Card, *, stock: bool) -> str:
     return (
         f"{alone} In training documents in one window did not see each other, positions began at 0 in each, and\n"
         "nothing stood before a document (`separate_documents` in config.json). Give it one document a row.\n"
-    ) + (packed if stock else "")
+    ) + (packed if packs else "")
 
 
 def facts(card: Card, decoder: Decoder) -> dict[str, str]:
