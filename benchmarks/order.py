@@ -68,7 +68,7 @@ def setting_of(run: TrainedRun) -> str:
 
 @torch.no_grad()
 def measured(run: TrainedRun) -> list[tuple[str, str, str, float]]:
-    """Rows of (source taken away, metric, distance, value); the metrics are the `loss` and the `order` beyond a distance."""
+    """Rows of (source taken away, metric, distance, value); the metrics are `loss`, and `order` beyond a distance."""
     tokens = torch.as_tensor(run.held_out_text().held_out[: WINDOWS * (LENGTH + 1)].astype("int64"))
     windows_BT = tokens.view(WINDOWS, LENGTH + 1)
     order = torch.rand(WINDOWS, SHUFFLED, generator=torch.Generator().manual_seed(0)).argsort(-1)

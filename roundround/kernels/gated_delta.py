@@ -46,7 +46,7 @@ def gated_delta_rule(
 
     def in_chunks(x: Tensor) -> Tensor:  # [B, H, T, ...] -> [N, B, H, L, ...]
         padded = F.pad(x.to(wide), (*(0, 0) * (x.dim() - 3), 0, n_spare))
-        return padded.unflatten(2, (-1, chunk)).movedim(2, 0)
+        return padded.reshape(*x.shape[:2], -1, chunk, *x.shape[3:]).movedim(2, 0)
 
     q, k, v, g, beta = (in_chunks(x) for x in (q_BHTC, k_BHTC, v_BHTV, g_BHT, beta_BHT))
     decay, v_new = g.cumsum(-1), v * beta[..., None]
@@ -62,7 +62,7 @@ def gated_delta_rule(
     k_beta, kk, qk = k * beta[..., None], (k @ k.mT) * between, (q @ k.mT) * between
     both = torch.cat([v_new, k_beta * from_before[..., None]], -1)
     solved = torch.linalg.solve_triangular(beta[..., None] * kk, both, upper=False, unitriangular=True)
-    v_new, k_new = solved.split((n_values, k.shape[-1]), -1)
+    v_new, k_new = solved.tensor_split([n_values], -1)
     q_before, k_last = q * from_before[..., None], k * between[..., -1, :, None]
     state = v.new_zeros(n_texts, n_heads, k.shape[-1], n_values) if state_BHCV is None else state_BHCV.to(wide)
     outs = []

@@ -129,7 +129,7 @@ class Attention(AttentionLayer):
 
 def heads(x_BTW: Tensor, n_channels: int) -> Tensor:
     """[B, T, heads * C] -> [B, heads, T, C]."""
-    return x_BTW.unflatten(-1, (-1, n_channels)).transpose(1, 2)
+    return x_BTW.reshape(*x_BTW.shape[:-1], -1, n_channels).transpose(1, 2)
 
 
 class MLP(nn.Module):

@@ -256,9 +256,9 @@ class Decoder(nn.Module):
                     "and it has no method `continued` that returns the part of this input to keep"
                 )
         layers = []
-        own = {softmax.shape.layer: softmax.window for softmax in self.normalisers}
+        of_softmax = {softmax.shape.layer: softmax.window for softmax in self.normalisers}
         for layer, kind in enumerate(self.kinds):
-            windows = [window for window in (kind.window, own.get(layer)) if window is not None]
+            windows = [window for window in (kind.window, of_softmax.get(layer)) if window is not None]
             layers.append(LayerCache(min(windows, default=None), kind.chunk))
         return Cache(layers, length=length)
 

@@ -82,7 +82,7 @@ class GatedDeltaNet(AttentionLayer):
         sites = zip(projections, self.widths, strict=True)
         qkv_BTW = torch.cat([mixed(proj(x_BTD), site) for proj, site in sites], -1)
         qkv_BTW = F.silu(convolved(qkv_BTW, self.conv.to(x_BTD.dtype), Earlier(keys, cache), "conv"))
-        q_BTW, k_BTW, v_BTW = qkv_BTW.split(list(self.widths.values()), -1)
+        q_BTW, k_BTW, v_BTW = torch.split(qkv_BTW, list(self.widths.values()), -1)
         repeats, wide = shape.n_heads // shape.n_key_heads, torch.promote_types(x_BTD.dtype, torch.float32)
         q_BHTC, k_BHTC = (
             unit_length(heads(x, shape.head_dim).to(wide)).repeat_interleave(repeats, 1) for x in (q_BTW, k_BTW)

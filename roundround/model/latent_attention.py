@@ -50,7 +50,7 @@ class LatentAttention(AttentionLayer):
         if min(rank, rotated, rank if query_rank is None else query_rank) < 1:
             raise ValueError(f"rank={rank}, query_rank={query_rank} and rotated={rotated} must be at least 1")
         n_queries, n_values = shape.n_heads * self.shape.head_dim, shape.n_heads * shape.head_dim
-        self.sizes = (shape.head_dim, rotated)
+        self.sizes = [shape.head_dim, rotated]
         if query_rank is None:
             self.q_proj = nn.Linear(shape.d_model, n_queries, bias=False)
         else:
@@ -88,7 +88,7 @@ class LatentAttention(AttentionLayer):
         q_BTW = x_BTD
         for name in self.of_queries:
             q_BTW = self.get_submodule(name)(q_BTW)
-        q_BHTC, q_BHTR = heads(mixed(q_BTW, "queries"), self.shape.head_dim).split(self.sizes, -1)
+        q_BHTC, q_BHTR = torch.split(heads(mixed(q_BTW, "queries"), self.shape.head_dim), self.sizes, -1)
         q_BHTC = torch.cat([q_BHTC, encoding.rotate_queries(q_BHTR, prepared)], -1)
         latent_B1TW = mixed(self.kv_a_proj_with_mqa(x_BTD), "latent")[:, None]
         c_B1KL, k_B1KR = latent_B1TW.tensor_split([latent_B1TW.shape[-1] - n_rotated], -1)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from roundround.kernels.blocks import logits_of_rows
 from roundround.kernels.keys import Keys
-from roundround.model.block import Attention
+from roundround.model.block import Attention, LayerKind
 from roundround.papers.claim import CheckedNumber, Finding, as_printed, at_least, at_most, near
 from roundround.papers.constructions import (
     HEAD_DIM,
@@ -658,12 +658,12 @@ def last_rows(encoding: PositionalEncoding) -> tuple[Tensor, Tensor]:
     keys = Keys(q_pos_BQ=pos, k_pos_BK=pos)
     logits_of_all, alpha_of_all = [], []
     for spread in (0.1, 1.0, 3.0):  # of the matrices' entries
-        attention = Attention(shape(WIDTH), Softmax(shape(WIDTH))).double()
+        attention = Attention(shape(WIDTH), LayerKind(make_softmax=Softmax)).double()
         for matrix in attention.parameters():
             torch.nn.init.normal_(matrix, std=spread * WIDTH**-0.5, generator=generator)
         seen: list[tuple[Tensor, Tensor]] = []
         with attention.softmax.register_forward_pre_hook(lambda _, qkv, seen=seen: seen.append(qkv[:2])):
-            attention(x_B3D, encoding, encoding.prepare(pos, x_B3D.dtype), keys)
+            attention(x_B3D, encoding, encoding.prepare(pos, x_B3D.dtype), keys, None, lambda x_BTW, site: x_BTW)
         logits, visible = logits_of_rows(*seen[0], attention.shape.scale, keys, None, 0, 3)
         logits_of_all.append(logits[:, 0, 2])
         alpha = attention.softmax.weights(logits, visible, {"n_visible": visible.sum(-1, keepdim=True)})

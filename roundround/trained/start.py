@@ -35,8 +35,8 @@ from roundround.records.directories import ONE_RUN, find_run, read_manifest
 from roundround.records.run import Invocation
 from roundround.support.errors import UserError
 from roundround.support.files import sha256
-from roundround.trained.models import TrainedRun, build_decoder, decoder_of_config, planned, saved_tokenizer
-from roundround.trained.patterns import PARTS, parts_of, replaced_in_pattern, unread_keys
+from roundround.trained.models import TrainedRun, decoder_of_config, planned, saved_tokenizer
+from roundround.trained.patterns import PARTS, replaced_in_pattern, unread_keys
 from roundround.verbs.train import TrainConfig
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ def starting_point(cfg: DictConfig, invocation: Invocation) -> tuple[TrainConfig
         task = decide_by_data(cfg, overrides, choices)
         give_theta(cfg)
     config = checked(TrainConfig, cfg)
-    make = partial(build_decoder, config.model, **parts_of(config))
+    make = partial(decoder_of_config, config)
     tokenizer = weights.tokenizer
     if tokenizer is None and config.tokenizer is not None:
         tokenizer = build(config.tokenizer, TokenizerRecipe)  # type: ignore[type-abstract]
