@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from conftest import STORIES
+from conftest import STORIES, option, variants_alone
 from helpers_hf import Words, some_tokens, tiny
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
+from roundround.config.options import load_option
+from roundround.data.tokenizers import Bytes
 from roundround.hf.load import ProbedHuggingFaceModel
 from roundround.hf.patching.attention import installed
 from roundround.model import scoring
+from roundround.model.decoder import Decoder
 from roundround.model.scoring import PositionLoss
 from roundround.probing import ablation, rows
 from roundround.probing.layout import Layout
 from roundround.probing.probe import Probe, observe
+from roundround.probing.probed_model import ProbedDecoder
 from roundround.probing.rows import BANDS, FARTHEST, FIRST_ROW, NEAR, PLACES, RowStatistics, entropy_by_length
 from roundround.probing.texts import DOMAINS, maximum_prompt, texts_of
 from roundround.report import probe_results as report
 from roundround.softmax.softmax import Softmax
 from roundround.support.errors import UserError
+from roundround.trained.models import build_decoder
 
 TEXTS = [some_tokens(n, seed=n).tolist() for n in (30, 12, 2, 25)]
 
@@ -159,6 +166,54 @@ def test_places_and_entropy_equal_a_loop_over_the_models_own_weights(name: str) 
         torch.testing.assert_close(seen.rows.per_row("largest_weight")[layer], largest_H, rtol=1e-4, atol=1e-4)
         if seen.entropies is not None:
             torch.testing.assert_close(seen.entropies[layer], entropy_H, rtol=1e-4, atol=1e-4)
+
+
+@torch.no_grad()
+def weights_behind_outputs(decoder: Decoder, text: list[int]) -> list[Tensor]:
+    """The weights of every layer of a decoder, [H, T, T], which give the outputs that its attention computed."""
+    found = []
+
+    def check(softmax: Softmax, qkv: tuple[Tensor, ...], options: dict[str, Any], out_BHTC: Tensor) -> None:
+        alpha_BHTT = softmax.all_weights(*qkv[:2], **options)
+        each_head = qkv[2].repeat_interleave(len(alpha_BHTT[0]) // qkv[2].shape[1], 1)
+        torch.testing.assert_close(alpha_BHTT @ each_head, out_BHTC, rtol=1e-9, atol=1e-9)
+        found.append(alpha_BHTT[0])
+
+    hooks = [softmax.register_forward_hook(check, with_kwargs=True) for softmax in decoder.normalisers]
+    decoder.hidden(torch.tensor([text]))
+    for hook in hooks:
+        hook.remove()
+    return found
+
+
+@pytest.mark.parametrize("pe", variants_alone("pe"))
+def test_a_run_is_probed_with_any_encoding(pe: str) -> None:
+    torch.manual_seed(0)
+    sizes = {"d_model": 32, "n_layers": 2, "n_heads": 4, "n_key_heads": 2, "d_mlp": 24, "train_length": 64}
+    model = load_option("model", "tiny", **sizes, initializer_range=0.5)
+    decoder = build_decoder(model, option("pe", pe), option("softmax", "softmax"), 97).double().eval()
+    for parameter in decoder.encodings.parameters():
+        torch.nn.init.normal_(parameter)
+    probed = ProbedDecoder("run", decoder, Bytes().build([]).tokenizer, None)
+    with torch.random.fork_rng():
+        seen = observe(probed, TEXTS, prompt=TEXTS[0])
+    draws = decoder.draws_positions  # then the texts stand at positions of their own
+    if not draws:
+        weights = [weights_behind_outputs(decoder, text) for text in TEXTS]
+        for layer, head in itertools.product(range(2), range(4)):
+            rows_by_text = [[w[layer][head, i, : i + 1] for i in range(len(w[layer][head]))] for w in weights]
+            places = seen.rows.places()[layer][head]
+            torch.testing.assert_close(places, places_of_rows(rows_by_text, None), rtol=1e-6, atol=1e-6)
+            entropies = [float(torch.special.entr(row).sum()) for text in rows_by_text for row in text]
+            for found in (seen.entropies, seen.rows.per_row("entropy")):
+                if found is not None:  # some biases have no fused form
+                    assert float(found[layer][head]) == pytest.approx(sum(entropies) / len(entropies), rel=1e-6)
+            torch.testing.assert_close(seen.prompt.layers[layer].weights[head].double(), weights[0][layer][head])
+    arrays, metrics = seen.arrays(), {record["metric"] for record in report.records(seen)}
+    rotates = draws or any(map(torch.any, probed.tables()))
+    assert seen.rotates == rotates == ("frequencies" in arrays) == ("share_of_slowest_quarter" in metrics)
+    assert metrics >= {"label", "norm", "logit_spread"}
+    assert rotates or not {"logit_by_pair", "places_without_slowest"} & {*arrays}
 
 
 def hand_made(q_HTC: Tensor, k_GTC: Tensor, table: Tensor) -> RowStatistics:
