@@ -271,8 +271,8 @@ class RowStatistics:
     def rotated_shares(self) -> list[Tensor]:
         """The share of the pairs that rotate in the variance of a row's logits over its visible keys: [H] a layer.
 
-        It is Cov(r, e) / Var(e), where r is what these pairs add to the logit e: the shares of all parts add up to 1, and
-        a part that works against the others has a negative share. NaN for a layer whose pairs all rotate, or all rest.
+        It is Cov(r, e) / Var(e), where r is what these pairs add to the logit e. The shares of all parts add up to 1; a
+        part that works against the others has a negative share. NaN for a layer whose pairs all rotate, or all rest.
         """
         none = [torch.full_like(sums["entropy"], torch.nan) for sums in self.sums]
         return [

@@ -183,8 +183,8 @@ def show_parts(seen: Probe) -> None:
     norms = {(part, kind): values for part, kind, values in norms_of_parts(seen)}
     table = Table("layer", "pairs", *ROTATED, "share of logits", title=f"{seen.name}: rotated and unrotated pairs")
     table.caption = (
-        "query, key: root mean square norm of the rotated and the unrotated channels of a head; share of logits: of the "
-        "rotated channels in the variance of a row's logits over its keys, mean over heads"
+        "query, key: root mean square norm of a head's rotated and unrotated channels; share of logits: of the rotated "
+        "channels in the variance of a row's logits over its keys, mean over heads"
     )
     for place, (layer, layout) in enumerate(zip(seen.layers, seen.layouts, strict=True)):
         if layout.is_mixed:
