@@ -329,6 +329,7 @@ def declared_by(config: Any, layer: int, head_dim: int, longest: int) -> Declare
     rotate_in_windows = config.model_type in ("cohere2", "cohere2_moe", "exaone4")
     if uses_rope is None and kinds and rotate_in_windows and getattr(config, "sliding_window", None):
         uses_rope = [one != "full_attention" for one in kinds]
+    head_dim = getattr(config, "qk_rope_head_dim", None) or head_dim  # latent attention rotates these channels alone
     encoding, words, width = None, "", head_dim
     if rope is not None:
         try:
@@ -353,6 +354,8 @@ def declared_by(config: Any, layer: int, head_dim: int, longest: int) -> Declare
         if getattr(config, name, None) is not None
     ]
     pairing = next((name for name, families in FAMILIES.items() if config.model_type in families), None)
+    if getattr(config, "rope_interleave", None) is not None:
+        pairing = PAIRINGS[config.rope_interleave]
     windowed = kind == "sliding_attention" and getattr(config, "use_sliding_window", True) is not False
     return Declared(
         number=layer,

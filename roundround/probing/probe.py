@@ -5,8 +5,8 @@ Shapes: L layers, B batch, T tokens, H heads, G key heads, C head channels, P pa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -44,7 +44,8 @@ class Probe:
     each attention layer among all layers of the model. norms: the mean norms of channel pairs. rows: the statistics of
     sampled attention rows. entropies: for each layer, the mean entropy in nats over all rows, [H]; also None if no
     fused kernel can compute it (`rows` has the mean over sampled rows). prompt: the record of a prompt, token by
-    token. kinds: the kind of each layer; empty if all layers are alike.
+    token. kinds: the kind of each layer; empty if all layers are alike. others: the kind of each layer without
+    attention, by its index among all layers.
 
     Without a layer that rotates at known frequencies, all that depends on frequencies is left out.
     """
@@ -61,6 +62,7 @@ class Probe:
     entropies: list[Tensor] | None = None
     prompt: PromptRecord | None = None
     kinds: Sequence[str] = ()
+    others: Mapping[int, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"probe of {self.name}: {len(self.layers)} layers; {self.n_texts:,} texts, {self.n_tokens:,} tokens"
@@ -173,6 +175,7 @@ def observe(
         train_length=probed.longest,
         windows=probed.windows(),
         kinds=probed.kinds(),
+        others=probed.others(),
         n_texts=len(texts),
         n_tokens=sum(map(len, texts)),
         layouts=layouts,

@@ -71,6 +71,10 @@ class ProbedModel(ABC):
     def kinds(self) -> list[str]:
         """The name of each layer's kind, such as local; empty if all layers are alike."""
 
+    def others(self) -> dict[int, str]:
+        """The kind of each layer without attention, such as `conv`, by its number among all layers."""
+        return {}
+
     @abstractmethod
     def text_tokens(self, text: str) -> list[int]:
         """Token ids of a text, without any special token."""

@@ -15,6 +15,7 @@ from conftest import STORIES, option, variants_alone
 from helpers_hf import Words, some_tokens, tiny
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers.models.deepseek_v3.modeling_deepseek_v3 import apply_rotary_pos_emb_interleave
 
 from roundround.config.options import load_option
 from roundround.data.tokenizers import Bytes
@@ -99,6 +100,43 @@ def test_batches_of_any_size_give_the_same() -> None:
         torch.testing.assert_close(value, many.arrays()[name], rtol=1e-3, atol=1e-4, equal_nan=True)
 
 
+def test_rotated_and_unrotated_parts_of_latent_attention_are_told_apart() -> None:
+    model = tiny("deepseek_v3").double()
+    seen = probe_of(model)
+    arrays, found = seen.arrays(), {(r["part"], r["kind"], r["layer"]): r["value"] for r in norms_of(seen)}
+    for layer in range(4):
+        own, squares, shares = model.model.layers[layer].self_attn, torch.zeros(2, 2), torch.zeros(2, 4)
+        for text in TEXTS:
+            out = model(torch.tensor([text]), output_hidden_states=True, output_attentions=True, use_cache=False)
+            x = model.model.layers[layer].input_layernorm(out.hidden_states[layer])
+            q = own.q_b_proj(own.q_a_layernorm(own.q_a_proj(x))).view(1, len(text), 4, 24).transpose(1, 2)
+            latent = own.kv_a_proj_with_mqa(x)
+            k = own.kv_b_proj(own.kv_a_layernorm(latent[..., :16])).view(1, len(text), 4, 28)[..., :16].transpose(1, 2)
+            k_rot = latent[:, None, :, 16:].expand(-1, 4, -1, -1)
+            turn = model.model.rotary_emb(x, torch.arange(len(text))[None])
+            q_rot, k_rot = apply_rotary_pos_emb_interleave(q[..., 16:], k_rot, *turn)
+            parts = ((q_rot, k_rot), (q[..., :16], k))
+            squares += torch.tensor([[float(y.square().sum()) for y in part] for part in parts])
+            added = (q_rot @ k_rot.mT * own.scaling)[0]
+            logits = out.attentions[layer][0].double().log()  # but for a constant in each row
+            for head, i in itertools.product(range(4), range(len(text))):
+                r, e = added[head, i, : i + 1], logits[head, i, : i + 1]
+                r, e = r - r.mean(), e - e.mean()
+                shares[:, head] += torch.stack([(r * e).mean(), (e * e).mean()])
+        norms = (squares / (4 * sum(map(len, TEXTS)))).sqrt()
+        for row, part in enumerate(("rotated", "unrotated")):
+            for column, kind in enumerate(("query", "key")):
+                assert found[part, kind, layer] == pytest.approx(float(norms[row, column]), rel=1e-5)
+        torch.testing.assert_close(
+            arrays["rotated_share_of_logits"][layer], shares[0] / shares[1], rtol=1e-3, atol=1e-4
+        )
+    assert 0.1 < float(arrays["rotated_share_of_logits"].mean()) < 0.9
+
+
+def norms_of(seen: Probe) -> list[dict[str, Any]]:
+    return [record for record in report.records(seen) if record["metric"] == "norm"]
+
+
 # -- rows
 
 
@@ -148,12 +186,12 @@ def places_of_rows(rows_by_text: list[list[Tensor]], windows: int | None) -> Ten
     return torch.tensor([*named, 1 - sum(named)]).double()
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma2", "gemma3_text"])
+@pytest.mark.parametrize("name", ["llama", "gemma2", "gemma3_text", "deepseek_v3", "inkling_text"])
 def test_places_and_entropy_equal_a_loop_over_the_models_own_weights(name: str) -> None:
     model = tiny(name)
     seen = probe_of(model)
     for layer in range(4):
-        window = 5 if name != "llama" and layer % 2 == 0 else None  # helpers_hf.WINDOW
+        window = 5 if name not in ("llama", "deepseek_v3") and layer % 2 == 0 else None  # helpers_hf.WINDOW
         weights = [weights_of(model, text, layer) for text in TEXTS]
         for head in range(4):
             rows_by_text = [[w_HTT[head, i, : i + 1] for i in range(w_HTT.shape[1])] for w_HTT in weights]

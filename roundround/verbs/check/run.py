@@ -136,13 +136,15 @@ def row(report: LayerReport) -> tuple[str, ...]:
     """The measurements of a layer as cells of a table; ROWS has the names of these measurements."""
     turning, seen = report.turning, report.seen
     rotates, least = bool(turning.n_rotated), "at least " if report.n_slow else ""
+    first, last = (int(end) for end in turning.channels_P2.aminmax())
+    where = f", channels {first} to {last}" if rotates and first else ""  # of latent attention the last
     remarks = ["bias on logits"] if seen.biased else []
     if abs(seen.growth - 1) > 1e-2:
         remarks.append(f"queries grow by {seen.growth:.3g}")
     return (
         "; ".join([named(report.scheme), *remarks]),
         turning.pairing or "",
-        f"{least}{turning.n_rotated} of {turning.n_pairs}",
+        f"{least}{turning.n_rotated} of {turning.n_pairs}{where}",
         f"{least}{float(f'{slowest(report):.5g}'):,.0f}" if rotates else "",  # further digits are rounding
         "" if not rotates else "unknown" if seen.factor is None else f"{seen.factor:.4g}",
         "" if report.window is None else f"{report.window:,}",
@@ -178,6 +180,7 @@ def records(reports: Sequence[LayerReport], unread: Sequence[str]) -> list[dict[
             "rotated_pairs": report.turning.n_rotated,
             "slow_pairs": report.n_slow,
             "pairs": report.turning.n_pairs,
+            "first_channel": int(report.turning.channels_P2.min()) if report.turning.n_rotated else None,
             "slowest_wavelength": slowest(report) if report.turning.n_rotated else None,
             "window": report.window,
             "chunk": report.chunk,
