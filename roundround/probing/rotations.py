@@ -255,13 +255,15 @@ def source_of(
     Returns four values: the factor that turns this output into the queries, the class name of the module (None if the
     module does not normalise), whether the module normalises after the rotation, and whether the layer moves the
     channels of interleaved pairs apart before it rotates them (DeepSeek-V3): the weights are then interleaved. The
-    first two are None if there is no such module. If some channels rotate, only the rotating channels are compared, because the
-    attention factor does not multiply the channels at rest.
+    first two are None if there is no such module. If some channels rotate, only the rotating channels are compared,
+    because the attention factor does not multiply the channels outside the table. A scale of those is a scale of all
+    channels (LongCat-Flash), and the factor is divided by it.
     """
     n_positions, n_tokens, _, n_channels = q_NTHC.shape
     rotating_P = turning.frequencies_P != 0
     channels = turning.channels_P2[rotating_P].flatten() if rotating_P.any() else torch.arange(n_channels)
-    q_NTHC, orders = q_NTHC[..., channels], [channels]
+    others = [i for i in range(n_channels) if i not in turning.channels_P2]  # outside the table: not multiplied
+    at_rest_THC, q_NTHC, orders = q_NTHC[0][..., others], q_NTHC[..., channels], [channels]
     if turning.pairing == PAIRINGS[0]:
         orders.append(channels.sort().values)
     for module, output in reversed(before):
@@ -275,7 +277,8 @@ def source_of(
                 norm = None if isinstance(module, nn.Linear) or "norm" not in type(module).__name__.lower() else module
                 name = None if norm is None else type(norm).__name__
                 after = norm is not None and multiple(q_NTHC[-1], given_NTBC[-1], turning.noise) is not None
-                return factor, name, after, bool(number)
+                scale = multiple(at_rest_THC, whole_NTBC[0][..., others], turning.noise) if others else None
+                return factor / (scale or 1.0), name, after, bool(number)
     return None, None, False, False
 
 

@@ -44,7 +44,7 @@ from roundround.report.drawing.tables import fixed
 from roundround.report.probe_panels import LETTERS
 from roundround.support.console import print_status, print_table
 from roundround.support.panels import Curve, Drawing, Mark, Panel
-from roundround.trained.patterns import runs_of
+from roundround.trained.patterns import runs_of, without_attention
 
 HEADS_SHOWN = 3  # of each label, in a table
 ROTATED = ("query", "key")  # kinds of vectors to which RoPE is applied
@@ -73,9 +73,11 @@ def records(seen: Probe) -> list[dict[str, Any]]:
     The records of a layer are the share of the slowest quarter of pairs in the squared norm of queries and of keys, the
     strongest pair, and the norms of its rotated and its unrotated pairs. The records of a head are its label, the share
     of its weight on each kind of key (the first token, the row's own, the one before, ...), its entropy, its largest
-    weight, its logit spread, and the share of the rotated pairs in its logits.
+    weight, its logit spread, and the share of the rotated pairs in its logits. A layer without attention has its kind.
     """
-    found: list[dict[str, Any]] = []
+    found: list[dict[str, Any]] = [
+        {"metric": "kind_of_layer", "layer": layer, "value": kind} for layer, kind in seen.others.items()
+    ]
     for part, kind, norms in norms_of_parts(seen):
         found += [
             {"metric": "norm", "part": part, "kind": kind, "layer": layer, "value": value}
@@ -163,6 +165,8 @@ def show(seen: Probe) -> None:
     The first has each layer's share of squared norm in the slowest quarter of the pairs, the last the heads that stand
     out. Another compares the pairs that rotate with the pairs that do not, if a layer has both.
     """
+    if seen.others:
+        print_status(without_attention(seen.others))
     if seen.rotates:
         show_frequencies(seen)
     else:

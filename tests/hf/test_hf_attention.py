@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from helpers_hf import (
     ARCHITECTURES,
+    HYBRIDS,
     INDEXER,
     LATENT,
     N_VOCAB,
@@ -39,6 +40,7 @@ from roundround.probing.dispersion import watched
 from roundround.probing.layout import PAIRINGS, SHIFT, Layout, read_layout
 from roundround.probing.probe import observe
 from roundround.probing.probed_model import run, watching
+from roundround.probing.rows import weights_of_layers
 from roundround.report.probe_results import records, show
 from roundround.softmax.sink import Sink
 from roundround.softmax.soft_cap import SoftCap
@@ -246,7 +248,7 @@ def test_the_loss_of_a_text_depends_on_that_text_alone(name: str) -> None:
     [
         ("diffllama", {}, "calls its attention twice"),
         ("t5gemma", {}, "has an encoder"),
-        ("deepseek_v32", {**LATENT, **INDEXER, "index_topk": 12}, "an indexer that hides keys"),
+        ("deepseek_v32", {**LATENT, **INDEXER, "index_topk": 12}, "an indexer that hides keys of texts longer than 12"),
     ],
 )
 def test_attention_of_another_kind_is_refused_in_one_line(name: str, changes: dict[str, object], message: str) -> None:
@@ -272,7 +274,7 @@ def test_layers_keep_their_numbers_where_others_have_no_attention(capsys: pytest
     arrays = seen.arrays()
     there = ~arrays["places"].isnan().any(-1).any(-1)
     assert there.tolist() == [False, False, True, False, True, True]
-    assert {record["layer"] for record in records(seen)} == {2, 4, 5}
+    assert {record["layer"] for record in records(seen) if record["metric"] != "kind_of_layer"} == {2, 4, 5}
     assert [bool(heads) for heads in seen.labels()] == there.tolist()
     assert list(seen.prompt.layers) == dispersion.layers == [2, 4, 5]
     for layer, alpha_BHQK in zip((2, 4, 5), (own for own in stock if own is not None), strict=True):
@@ -281,6 +283,33 @@ def test_layers_keep_their_numbers_where_others_have_no_attention(capsys: pytest
     shown = capsys.readouterr().err
     assert all(f" {layer} " in shown for layer in (2, 4, 5))
     assert {int(layer) for layer in re.findall(r"^ ?diffuse +(\d)\.\d", shown, re.MULTILINE)} <= {2, 4, 5}
+
+
+@pytest.mark.parametrize("name", HYBRIDS)
+def test_a_hybrids_attention_is_its_own_and_its_other_layers_are_listed(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, text = tiny(name, **HYBRIDS[name]).double(), some_tokens(30)
+    out = model(text[None], output_attentions=True, use_cache=False)
+    with rr.patch(model, softmax="softmax"):
+        patched = model(text[None], use_cache=False).logits
+    torch.testing.assert_close(patched, out.logits, rtol=1e-5, atol=1e-5)  # eager rounds its weights to float32
+    with installed(model) as normalisers:
+        subject = ProbedHuggingFaceModel("hybrid", model, Words())
+        [layer] = subject.layers
+        [weights_HTT] = weights_of_layers(normalisers, lambda: subject.hidden(text[None], torch.arange(30)[None]))
+        seen = observe(subject, [text.tolist()])
+    stock_HTT = [own for own in out.attentions if own is not None and own.ndim == 4][-1][0]
+    torch.testing.assert_close(weights_HTT, stock_HTT.double(), rtol=1e-6, atol=1e-6)
+    entropy_H = torch.special.entr(weights_HTT).sum(-1).mean(-1)
+    torch.testing.assert_close(seen.arrays()["entropy"][layer], entropy_H.float())
+    assert layer == model.config.layer_types.index("full_attention")
+    kind = model.config.layer_types[0]
+    assert seen.others == {number: kind for number in range(4) if number != layer}
+    kinds = [record["layer"] for record in records(seen) if record["metric"] == "kind_of_layer"]
+    assert sorted([layer, *kinds]) == list(range(4))
+    show(seen)
+    assert f"no attention: layers {'0-2' if layer == 3 else '0-1, 3'} ({kind})" in capsys.readouterr().err
 
 
 def test_a_mask_that_is_not_causal_is_refused() -> None:
@@ -342,7 +371,7 @@ def test_an_indexer_that_chooses_every_key_changes_nothing() -> None:
     stock = model(tokens, use_cache=False).logits
     with installed(model):
         ours = model(tokens, use_cache=False).logits
-        with pytest.raises(UserError, match="an indexer that hides keys of this text"):
+        with pytest.raises(UserError, match="an indexer that hides keys of texts longer than 20"):
             model(some_tokens(1, 21), use_cache=False)
     torch.testing.assert_close(ours, stock, rtol=1e-4, atol=1e-4 * float(stock.abs().max()))
 

@@ -107,7 +107,10 @@ def attention_layers(model: nn.Module) -> list[nn.Module]:
     found = [
         m
         for m in inside.modules()
-        if hasattr(m, "layer_idx") and hasattr(m, "scaling") and hasattr(m, "config") and size_of_head(m)
+        if isinstance(getattr(m, "layer_idx", None), int)
+        and hasattr(m, "scaling")
+        and hasattr(m, "config")
+        and size_of_head(m)
     ]
     if not found:
         raise UserError(
@@ -169,7 +172,7 @@ def shape_of(layer: Any) -> AttentionShape:
     """The sizes of an attention layer of a Hugging Face model."""
     config, head_dim = layer.config, size_of_head(layer)
     assert head_dim is not None
-    n_heads = int(getattr(layer, "num_heads", config.num_attention_heads))  # kinds of layers can differ
+    n_heads = int(getattr(layer, "num_heads", None) or config.num_attention_heads)  # kinds of layers can differ
     return AttentionShape(
         n_heads=n_heads,
         n_key_heads=n_heads // int(getattr(layer, "num_key_value_groups", 1)),
@@ -254,12 +257,12 @@ def attention(
     if not isinstance(attention_mask, ModelKeys):
         raise UserError("the model makes its own attention mask; roundround would ignore it and lose causality")
     own = type(softmax).__name__
+    n_chosen = key.shape[2] if indices is None else indices.shape[-1]  # keys that an indexer chose for each query
     for dropped, what in (
         (attention_mask.of_no_layer, "a layer with a window of 0 tokens"),
         (key.shape[2] > attention_mask.n_given, "keys that its mask does not know"),  # DeepSeek-V4's compressed keys
         (dropout, "dropout; call model.eval()"),
-        # the keys that an indexer chose (DeepSeek-V3.2); it chooses all keys of a text of at most index_topk tokens
-        (indices is not None and indices.shape[-1] < key.shape[2], "an indexer that hides keys of this text"),
+        (n_chosen < key.shape[2], f"an indexer that hides keys of texts longer than {n_chosen:,} tokens"),
         (softcap is not None and not isinstance(softmax, SoftCap), f"a cap on its logits, which {own} drops"),
         (s_aux is not None and not isinstance(softmax, Sink), f"sinks, which {own} drops"),
     ):

@@ -46,7 +46,7 @@ from roundround.support.console import print_status, print_table
 from roundround.support.errors import NoVerdict, Refuted, UserError, one_line
 from roundround.support.files import home_expanded, write_atomically
 from roundround.trained.models import TrainedRun, refuse_other_kinds
-from roundround.trained.patterns import runs_of
+from roundround.trained.patterns import runs_of, without_attention
 from roundround.verbs.check import CheckConfig
 
 OF_THE_VECTORS = ("n_heads", "n_key_heads", "head_dim", "positions", "seed")
@@ -83,19 +83,29 @@ def check(cfg: DictConfig, invocation: Invocation) -> None:
         model, tokenizer = source.load(device)
         if config.weights:
             return show_fitted(cfg, config, invocation, model, tokenizer)
+        from roundround.hf.patching.attention import other_layers
+
         reports, run_of, unread = check_pretrained(model), None, unread_keys(read_json(source.config_file()), model)
+        others, n_chosen = other_layers(model), getattr(model.config.get_text_config(), "index_topk", None)
         name, where = source.path.rstrip("/").rpartition("/")[2], "config.json"
     else:
         assert config.run is not None
         directory = find_run(config.run, config.outputs, "train", done=True)
         trained = TrainedRun(directory, trust=config.trust)
         reports, run_of, unread = check_run(trained, config.checkpoint, device), str(directory), []
+        others, n_chosen = dict[int, str](), None
         name, where = "/".join(directory.parts[-2:]), "run.json"
     with opened_run(invocation, cfg) as run:
         run.note(choices=invocation.given, device=describe_device(device), run=run_of, facts={"model": name})
-        run.results(records(reports, unread), differences=sum(len(one.differences()) for one in reports))
+        found = [{"metric": "kind_of_layer", "layer": layer, "value": kind} for layer, kind in others.items()]
+        found += [] if n_chosen is None else [{"metric": "keys_of_indexer", "value": n_chosen}]
+        run.results(records(reports, unread) + found, differences=sum(len(one.differences()) for one in reports))
         if run.writes:
             show(reports, unread, name, where)
+            if others:
+                print_status(without_attention(others))
+            if n_chosen is not None:
+                print_status(f"an indexer chooses at most {n_chosen:,} keys for each query; its choice is not checked")
     for verdict, error, words in (
         (DIFFERS, Refuted, "differ from"),
         (NOT_COMPARED, NoVerdict, "could not be compared with"),
