@@ -127,7 +127,7 @@ class Probe:
         if self.entropies is not None:
             found["entropy"] = self.entropies
         arrays = {name: stacked(layers, self.layers) for name, layers in found.items()}
-        if "logit_by_pair" in arrays:
+        if self.rows is not None and self.rotates:
             arrays["distances"] = torch.tensor(self.rows.distances, dtype=torch.float32)
         return arrays
 

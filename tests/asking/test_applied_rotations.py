@@ -113,7 +113,9 @@ def test_the_yarn_of_latent_attention_counts_its_rotated_channels_alone() -> Non
 
 def test_a_scale_of_all_channels_is_no_attention_factor() -> None:
     sizes = {"num_layers": 1, "head_dim": 8, "ffn_hidden_size": 32, "expert_ffn_hidden_size": 16, "moe_topk": 2}
-    model = tiny("longcat_flash", **LATENT, **sizes, zero_expert_num=1)
+    model = tiny(
+        "longcat_flash", **{**LATENT, **sizes, "zero_expert_num": 1, "n_routed_experts": 4, "num_experts_per_tok": 2}
+    )
     assert model.model.layers[0].self_attn[0].mla_scale_q_lora == pytest.approx(2**0.5)
     assert {(one.verdict, round(one.seen.factor, 4)) for one in check_pretrained(model)} == {(AS_DECLARED, 1.0)}
 
