@@ -52,7 +52,7 @@ FAMILIES = {  # which channels rotate together in transformers, by model_type
         *("llama", "mistral", "gemma", "gemma2", "gemma3_text", "gemma4_text", "qwen2", "qwen3", "smollm3", "olmo2"),
         *("olmo3", "gpt_neox", "phi3", "gpt_oss"),
     ),
-    "interleaved": ("cohere", "cohere2", "glm", "glm4", "llama4_text", "ernie4_5"),
+    "interleaved": ("cohere", "cohere2", "glm", "glm4", "llama4_text", "ernie4_5", "deepseek_v2"),
 }
 OF_POSITIONS = re.compile("rope|rotar|posit|theta|alibi|window|chunk|yarn|ntk")  # keys of config.json about positions
 AS_DECLARED, NOT_COMPARED = "as declared", "not compared"  # verdicts on a layer; DIFFERS is the third
