@@ -23,7 +23,7 @@ from roundround.data.hub import hub_is_reachable
 from roundround.data.tokenizers import Vocabulary, vocabulary_of
 from roundround.distributed.device import check_fits
 from roundround.hf.checkpoint import INDEX, WEIGHTS, causal_masks, quiet, some_of, weight_files
-from roundround.hf.patching.attention import attention_layers, normalisers_of, other_layers, text_decoder
+from roundround.hf.patching.attention import normalisers_of, other_layers, text_decoder
 from roundround.hf.patching.frequencies import (
     Rotation,
     follows_length,
@@ -207,12 +207,13 @@ class ProbedHuggingFaceModel(ProbedModel):
         return bases if len(bases) > 1 else next(iter(bases), 10_000.0)
 
     def windows(self) -> list[int | None]:
-        config = self.pretrained.config.get_text_config().to_dict()
-        limits = {"sliding_attention": "sliding_window", "chunked_attention": "attention_chunk_size"}
-        kinds = config.get("layer_types")
-        declared = [config.get(limits.get(kinds[n] if kinds else "sliding_attention", "")) for n in self.layers]
-        layers = attention_layers(self.pretrained)  # a layer that knows its window is right
-        found = [getattr(layer, "sliding_window", own) for layer, own in zip(layers, declared, strict=True)]
+        config = self.pretrained.config.get_text_config()
+        limits = {"sliding": "sliding_window", "chunked": "attention_chunk_size"}
+        kinds = getattr(config, "layer_types", None)
+        found = []
+        for number in self.layers:  # without named kinds a window holds for all layers
+            kind = kinds[number] if kinds else "sliding"
+            found.append(next((getattr(config, key, None) for word, key in limits.items() if word in kind), None))
         both = [[w for w in (own, s.window) if w is not None] for own, s in zip(found, self.normalisers, strict=True)]
         return [min(windows, default=None) for windows in both]
 
