@@ -250,6 +250,7 @@ def test_the_loss_of_a_text_depends_on_that_text_alone(name: str) -> None:
     [
         ("diffllama", {}, "calls its attention twice"),
         ("t5gemma", {}, "has an encoder"),
+        ("inkling2_text", {**ARCHITECTURES["inkling_text"]}, "which has sinks that roundround does not know"),
         ("deepseek_v32", {**LATENT, **INDEXER, "index_topk": 12}, "an indexer that hides keys of texts longer than 12"),
     ],
 )

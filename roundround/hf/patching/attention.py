@@ -12,6 +12,8 @@ Tested by tests/hf/test_hf_attention.py.
 
 from __future__ import annotations
 
+import inspect
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -258,7 +260,11 @@ def attention(
         raise UserError("the model makes its own attention mask; roundround would ignore it and lose causality")
     own = type(softmax).__name__
     n_chosen = key.shape[2] if indices is None else indices.shape[-1]  # keys that an indexer chose for each query
+    eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
+    read = {} if eager is None else inspect.signature(eager).parameters  # the mask has `sliding_window`
+    unknown = [key for key in others if key in read and others[key] is not None and key != "sliding_window"]
     for dropped, what in (
+        (unknown, f"{', '.join(unknown)} that roundround does not know"),  # such as the sinks of Inkling 2
         (attention_mask.of_no_layer, "a layer with a window of 0 tokens"),
         (key.shape[2] > attention_mask.n_given, "keys that its mask does not know"),  # DeepSeek-V4's compressed keys
         (dropout, "dropout; call model.eval()"),
