@@ -197,8 +197,9 @@ def probe(
     `batch_tokens` and the longest text, not on the number of texts.
 
     Returns a `Probe`: `probe.arrays()["query_norm"]` is [L, H, P], the mean norm of the queries in each channel pair,
-    fastest pair first; `probe.labels()` gives every head its label. Raises UserError for a model that has no RoPE, has
-    an unknown layout of pairs, or is not causal, and for a str in place of a list of texts.
+    fastest pair first; `probe.labels()` gives every head its label. If no layer rotates at known frequencies, all that
+    depends on frequencies is left out. Raises UserError for a model that rotates its pairs in an unknown way or is not
+    causal, and for a str in place of a list of texts.
 
         rr.plot(rr.probe(model, tokenizer, texts), "norms")
     """

@@ -269,8 +269,15 @@ def test_what_cannot_be_probed_is_refused(stories: tuple[Any, Any]) -> None:
         rr.probe(*stories, TEXT)
     with pytest.raises(UserError, match="at least one text, and two tokens"):
         rr.probe(*stories, [])
-    with pytest.raises(UserError, match=r"^the model encodes positions with ALiBi"):
-        rr.probe(*a_decoder("pe=alibi"), [TEXT])
+
+
+def test_a_model_without_frequencies_is_probed_without_them() -> None:
+    seen = rr.probe(*a_decoder("pe=alibi"), [TEXT])
+    assert not seen.rotates
+    assert {"places", "query_norm", "entropy"} <= seen.arrays().keys()
+    assert rr.plot(seen, "labels") is not None
+    with pytest.raises(UserError, match="there is no picture 'without_a_band'"):
+        rr.plot(seen, "without_a_band")
 
 
 def test_generate_writes_the_text_of_the_verb(stories: tuple[Any, Any], train: Callable[..., Done]) -> None:

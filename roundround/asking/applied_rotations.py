@@ -52,7 +52,7 @@ FAMILIES = {  # which channels rotate together in transformers, by model_type
         *("llama", "mistral", "gemma", "gemma2", "gemma3_text", "gemma4_text", "qwen2", "qwen3", "smollm3", "olmo2"),
         *("olmo3", "gpt_neox", "phi3", "gpt_oss"),
     ),
-    "interleaved": ("cohere", "cohere2", "glm", "glm4", "llama4_text", "ernie4_5"),
+    "interleaved": ("cohere", "cohere2", "glm", "glm4", "llama4_text", "ernie4_5", "deepseek_v2"),
 }
 OF_POSITIONS = re.compile("rope|rotar|posit|theta|alibi|window|chunk|yarn|ntk")  # keys of config.json about positions
 AS_DECLARED, NOT_COMPARED = "as declared", "not compared"  # verdicts on a layer; DIFFERS is the third
@@ -322,13 +322,17 @@ def rope_of(config: Any, layer: int) -> Mapping[str, Any] | None:
 
 def declared_by(config: Any, layer: int, head_dim: int, longest: int) -> Declared:
     """What config.json declares for a layer. longest: the length in tokens of the longest text that is allowed."""
-    rope = rope_of(config, layer)
+    of_rope = getattr(config, "position_embedding_type", "rope") == "rope"
+    rope = rope_of(config, layer) if of_rope else None
     kinds = getattr(config, "layer_types", None)
     kind = kinds[layer] if kinds else "sliding_attention"  # without named kinds a window holds for all layers
     uses_rope = getattr(config, "no_rope_layers", None)
     rotate_in_windows = config.model_type in ("cohere2", "cohere2_moe", "exaone4")
     if uses_rope is None and kinds and rotate_in_windows and getattr(config, "sliding_window", None):
         uses_rope = [one != "full_attention" for one in kinds]
+    latent = getattr(config, "qk_rope_head_dim", None)
+    if latent and rope is not None:  # latent attention rotates these channels, and all of them
+        head_dim, rope = latent, {**rope, "partial_rotary_factor": 1.0}
     encoding, words, width = None, "", head_dim
     if rope is not None:
         try:
@@ -353,7 +357,9 @@ def declared_by(config: Any, layer: int, head_dim: int, longest: int) -> Declare
         if getattr(config, name, None) is not None
     ]
     pairing = next((name for name, families in FAMILIES.items() if config.model_type in families), None)
-    windowed = kind == "sliding_attention" and getattr(config, "use_sliding_window", True) is not False
+    if getattr(config, "rope_interleave", None) is not None:
+        pairing = PAIRINGS[config.rope_interleave]
+    windowed = "sliding" in kind and getattr(config, "use_sliding_window", True) is not False
     return Declared(
         number=layer,
         encoding=encoding,

@@ -84,7 +84,7 @@ def declared_rotations(model: PreTrainedModel) -> tuple[list[str], dict[str, Gue
         if isinstance(said.encoding, NoPE):
             kind, rope = f"{kind}{UNROTATED}", {"rope_theta": rope["rope_theta"], **NOTHING}
         kinds.append(kind)
-        declared[kind] = Guess(rope, PAIRINGS[config.model_type in NEIGHBOURS])
+        declared[kind] = Guess(rope, said.pairing or PAIRINGS[config.model_type in NEIGHBOURS])
     return kinds, declared
 
 

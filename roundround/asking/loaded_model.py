@@ -54,8 +54,7 @@ def given_to_write(model: nn.Module, tokenizer: Any) -> Iterator[Writer]:
 def given_to_probe(model: nn.Module, tokenizer: Any) -> Iterator[ProbedModel]:
     """The model for a probe, in evaluation mode inside the block.
 
-    Raises UserError if a decoder of this project has no RoPE, or if the model is neither such a decoder nor a
-    Hugging Face model.
+    Raises UserError if the model is neither a decoder of this project nor a Hugging Face model.
     """
     with in_evaluation_mode(model):
         if isinstance(model, Decoder):

@@ -23,7 +23,7 @@ from roundround.data.hub import hub_is_reachable
 from roundround.data.tokenizers import Vocabulary, vocabulary_of
 from roundround.distributed.device import check_fits
 from roundround.hf.checkpoint import INDEX, WEIGHTS, causal_masks, quiet, some_of, weight_files
-from roundround.hf.patching.attention import normalisers_of, text_decoder
+from roundround.hf.patching.attention import normalisers_of, other_layers, text_decoder
 from roundround.hf.patching.frequencies import (
     Rotation,
     follows_length,
@@ -199,12 +199,7 @@ class ProbedHuggingFaceModel(ProbedModel):
         return torch.device("cpu") if device.type == "meta" else device
 
     def tables(self) -> list[Tensor]:
-        tables = rotary_tables(self.pretrained)
-        if not tables:
-            raise UserError(
-                f"{self.name} ({type(self.pretrained).__name__}) has no RoPE, so it has no frequencies to probe"
-            )
-        return [table.within_context_P.detach().double().cpu() for table in tables]
+        return [table.within_context_P.detach().double().cpu() for table in rotary_tables(self.pretrained)]
 
     @property
     def theta(self) -> float | list[float]:
@@ -212,11 +207,13 @@ class ProbedHuggingFaceModel(ProbedModel):
         return bases if len(bases) > 1 else next(iter(bases), 10_000.0)
 
     def windows(self) -> list[int | None]:
-        config = self.pretrained.config.get_text_config().to_dict()
-        window, kinds = config.get("sliding_window"), config.get("layer_types")
-        found = [window] * len(self.normalisers)
-        if kinds is not None:
-            found = [window if kinds[n] == "sliding_attention" else None for n in self.layers]
+        config = self.pretrained.config.get_text_config()
+        limits = {"sliding": "sliding_window", "chunked": "attention_chunk_size"}
+        kinds = getattr(config, "layer_types", None)
+        found = []
+        for number in self.layers:  # without named kinds a window holds for all layers
+            kind = kinds[number] if kinds else "sliding"
+            found.append(next((getattr(config, key, None) for word, key in limits.items() if word in kind), None))
         both = [[w for w in (own, s.window) if w is not None] for own, s in zip(found, self.normalisers, strict=True)]
         return [min(windows, default=None) for windows in both]
 
@@ -226,6 +223,9 @@ class ProbedHuggingFaceModel(ProbedModel):
         rotates = getattr(config, "no_rope_layers", None) or [1] * len(types)  # 1 where RoPE is used
         names = [types[n].removesuffix("_attention") + ("" if rotates[n] else " nope") for n in self.layers]
         return names if len(set(names)) > 1 else []
+
+    def others(self) -> dict[int, str]:
+        return other_layers(self.pretrained)
 
     def text_tokens(self, text: str) -> list[int]:
         plain = not self.reads_special_tokens

@@ -40,12 +40,13 @@ class Layout:
     frequencies_P: the frequency of each pair in radians per token, float64 on the CPU; 0 if the pair does not rotate.
     n_rotary: the number R of channels that the model's table covers. pairing: the way in which these channels form
     pairs, `half-split` (channels m and m + R/2) or `interleaved` (channels 2m and 2m + 1); all other channels form
-    pairs in the same way.
+    pairs in the same way. first: the first of these channels; latent attention rotates the last channels.
     """
 
     frequencies_P: Tensor
     pairing: str
     n_rotary: int
+    first: int = 0
 
     @property
     def n_pairs(self) -> int:
@@ -61,9 +62,14 @@ class Layout:
         frequency = float(self.frequencies_P[pair])
         return 2 * math.pi / frequency if frequency > 0 else math.inf
 
+    def parts(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The channels that the model's table covers, and the others: [..., C] -> [..., R] and [..., C - R]."""
+        before, covered, after = x.tensor_split((self.first, self.first + self.n_rotary), -1)
+        return covered, torch.cat([before, after], -1) if self.first else after
+
     def split(self, x: Tensor) -> Tensor:
         """Channels as pairs: [..., C] -> [..., P, 2]."""
-        parts = [part for part in (x[..., : self.n_rotary], x[..., self.n_rotary :]) if part.shape[-1]]
+        parts = [part for part in self.parts(x) if part.shape[-1]]
         paired = [
             part.reshape(*part.shape[:-1], part.shape[-1] // 2, 2)
             if self.pairing == "interleaved"
@@ -78,9 +84,19 @@ class Layout:
         # slices are summed, because a norm over the strided axis of `split` took 250 times as long
         summed = [
             part[..., 0::2] + part[..., 1::2] if self.pairing == "interleaved" else torch.add(*part.tensor_split(2, -1))
-            for part in (squares[..., : self.n_rotary], squares[..., self.n_rotary :])
+            for part in self.parts(squares)
         ]
         return (summed[0] if self.n_rotary == x.shape[-1] else torch.cat(summed, -1)).sqrt()
+
+    @property
+    def rotated_channels(self) -> Tensor:
+        """The channels of the pairs that rotate, int64."""
+        return self.split(torch.arange(2 * self.n_pairs))[self.frequencies_P > 0].flatten()
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether some pairs rotate and others do not."""
+        return 0 < self.n_rotated < self.n_pairs
 
     def channels(self, first: int, last: int) -> Tensor:
         """The channels of the pairs from `first` up to, not including, `last`: [2 (last - first)], int64."""
@@ -103,7 +119,8 @@ def read_layout(q_HTC: Tensor, shifted_HTC: Tensor, candidates: Sequence[Tensor]
             continue
         frequencies = torch.zeros(n_channels // 2, dtype=torch.float64)
         frequencies[: len(table)] = table.cpu().double()
-        possible += [Layout(frequencies, pairing, 2 * len(table)) for pairing in PAIRINGS]
+        ends = {0, n_channels - 2 * len(table)}  # the first channels or the last
+        possible += [Layout(frequencies, pairing, 2 * len(table), first) for first in ends for pairing in PAIRINGS]
     errors = [error_of(layout, q_HTC, shifted_HTC) for layout in possible]
     best = min(range(len(possible)), key=errors.__getitem__)
     others = [e for e, other in zip(errors, possible, strict=True) if not same(other, possible[best])]
@@ -112,8 +129,8 @@ def read_layout(q_HTC: Tensor, shifted_HTC: Tensor, candidates: Sequence[Tensor]
 
 
 def same(one: Layout, other: Layout) -> bool:
-    """Whether two layouts describe the same rotation. If no pair rotates, `pairing` is not compared."""
-    alike = one.pairing == other.pairing or not one.n_rotated
+    """Whether two layouts describe the same rotation. If no pair rotates, only that is compared."""
+    alike = (one.pairing, one.first) == (other.pairing, other.first) or not one.n_rotated
     return alike and torch.equal(one.frequencies_P, other.frequencies_P)
 
 
@@ -134,8 +151,9 @@ class SelfTest:
 
     Row 0 is a text. Row 1 is the same text SHIFT positions later. Row 2 has the first half of row 0 and other tokens in
     the second half.
-    Rows 0 and 1 show how each layer rotates its channels. If the outputs of rows 0 and 2 differ in the first half, the
-    model is not causal.
+    Rows 0 and 1 show how each layer rotates its channels; they are alike if the model has no table of frequencies, so
+    that any other encoding of positions counts as no rotation. If the outputs of rows 0 and 2 differ in the first half,
+    the model is not causal.
     """
 
     def __init__(self, tokens: Sequence[int], tables: Sequence[Tensor], name: str) -> None:
@@ -146,7 +164,8 @@ class SelfTest:
         changed = own[: self.changed_from] + [
             different[(i + 1) % len(different)] for i in range(N_TOKENS // 2, N_TOKENS)
         ]
-        self.rows = [(own, 0), (own, SHIFT), (changed, 0)]  # tokens, and the position of the first token
+        shift = SHIFT if any(map(torch.any, tables)) else 0
+        self.rows = [(own, 0), (own, shift), (changed, 0)]  # tokens, and the position of the first token
         self.tables, self.name = tables, name
 
     def layout(self, layer: int, q_BHTC: Tensor) -> Layout:
@@ -233,6 +252,17 @@ class PairNorms:
         return [
             (sums[kind, measure, "all"] - (0 if first_token else sums[kind, measure, "first"])) / n
             for sums in self.sums
+        ]
+
+    def norms_of(self, kind: str, pairs_of_layers: Sequence[Tensor]) -> list[float]:
+        """The root mean square, over tokens and heads, of the norm of some pairs' channels together, for each layer.
+
+        pairs_of_layers: for each layer, True at these pairs, [P].
+        """
+        squares = self.mean(kind, "square")
+        return [
+            float(square_HP[:, pairs_P].sum(1).mean().sqrt())
+            for square_HP, pairs_P in zip(squares, pairs_of_layers, strict=True)
         ]
 
     def share_of_slowest(self, kind: str, *, first_token: bool = True) -> Tensor:

@@ -5,12 +5,12 @@ Shapes: L layers, B batch, T tokens, H heads, G key heads, C head channels, P pa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from roundround.kernels.keys import Keys
 from roundround.probing.dispersion import fused_entropies
@@ -44,7 +44,10 @@ class Probe:
     each attention layer among all layers of the model. norms: the mean norms of channel pairs. rows: the statistics of
     sampled attention rows. entropies: for each layer, the mean entropy in nats over all rows, [H]; also None if no
     fused kernel can compute it (`rows` has the mean over sampled rows). prompt: the record of a prompt, token by
-    token. kinds: the kind of each layer; empty if all layers are alike.
+    token. kinds: the kind of each layer; empty if all layers are alike. others: the kind of each layer without
+    attention, by its index among all layers.
+
+    Without a layer that rotates at known frequencies, all that depends on frequencies is left out.
     """
 
     name: str
@@ -59,6 +62,7 @@ class Probe:
     entropies: list[Tensor] | None = None
     prompt: PromptRecord | None = None
     kinds: Sequence[str] = ()
+    others: Mapping[int, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"probe of {self.name}: {len(self.layers)} layers; {self.n_texts:,} texts, {self.n_tokens:,} tokens"
@@ -67,6 +71,11 @@ class Probe:
         """The number of a layer, and its kind if the model has several: `layer 3, global`."""
         own = dict(zip(self.layers, self.kinds, strict=False))
         return f"layer {layer}, {own[layer]}" if layer in own else f"layer {layer}"
+
+    @property
+    def rotates(self) -> bool:
+        """Whether some layer rotates at known frequencies."""
+        return any(layout.n_rotated for layout in self.layouts)
 
     def contexts(self) -> list[int]:
         """For each layer, the largest number of tokens that a query sees within the training context."""
@@ -97,22 +106,28 @@ class Probe:
         the first of each text. places: the share of the weight at each of PLACES, [L, H, 7]. places_without_<band>:
         these shares after one band of frequencies is taken away. logit_by_pair: the mean contribution of each pair to
         the logits at each distance, [L, H, P, D]. distances: these distances between query and key in tokens, [D].
-        entropy, largest_weight, logit_spread, ln_n: the means over rows, [L, H].
+        entropy, largest_weight, logit_spread, ln_n: the means over rows, [L, H]. rotated_share_of_logits: see
+        `RowStatistics.rotated_shares`, [L, H]. What depends on frequencies is missing if no layer rotates.
         """
-        found: dict[str, list[Tensor]] = {"frequencies": [layout.frequencies_P for layout in self.layouts]}
+        found: dict[str, list[Tensor]] = {}
+        if self.rotates:
+            found["frequencies"] = [layout.frequencies_P for layout in self.layouts]
         for kind in KINDS:
             for measure in ("norm", "square"):
                 found[f"{kind}_{measure}"] = self.norms.mean(kind, measure)
                 found[f"{kind}_{measure}_without_first"] = self.norms.mean(kind, measure, first_token=False)
         if self.rows is not None:
             found["places"] = self.rows.places()
+            found |= {name: self.rows.per_row(name) for name in ("entropy", "largest_weight", "logit_spread", "ln_n")}
+        if self.rows is not None and self.rotates:
             found |= {f"places_without_{band}": self.rows.places(band) for band in BANDS[1:]}
             found["logit_by_pair"] = self.rows.split()
-            found |= {name: self.rows.per_row(name) for name in ("entropy", "largest_weight", "logit_spread", "ln_n")}
+        if self.rows is not None and any(layout.is_mixed for layout in self.layouts):
+            found["rotated_share_of_logits"] = self.rows.rotated_shares()
         if self.entropies is not None:
             found["entropy"] = self.entropies
         arrays = {name: stacked(layers, self.layers) for name, layers in found.items()}
-        if self.rows is not None:
+        if self.rows is not None and self.rotates:
             arrays["distances"] = torch.tensor(self.rows.distances, dtype=torch.float32)
         return arrays
 
@@ -126,15 +141,13 @@ def observe(
     rows: bool = True,
     entropy: bool = True,
     prompt: Sequence[int] | None = None,
-    ablated: bool = False,
 ) -> Probe:
     """Put texts (token ids) through the model and measure every layer.
 
     rows: whether to sample rows of attention. entropy: whether to measure the entropy of every row, which costs a
-    second pass of attention. prompt: the token ids of one short text to record token by token. ablated: whether to
-    accept a model that rotates no pair. Memory depends on `batch_tokens` and the longest text. Raises UserError if a
-    text or the prompt has too few tokens, if the prompt has too many, if the model is not causal, or if it rotates its
-    channels in an unknown way.
+    second pass of attention. prompt: the token ids of one short text to record token by token. Memory depends on
+    `batch_tokens` and the longest text. Raises UserError if a text or the prompt has too few tokens, if the prompt has
+    too many, if the model is not causal, or if it rotates its channels in an unknown way.
     """
     check_texts(texts)
     longest = max(map(len, texts))
@@ -156,14 +169,13 @@ def observe(
             if not number:
                 test.check_causality(hidden_BTD)
     layouts = [layout for layout in seen.layouts if layout is not None]
-    if not ablated and not any(layout.n_rotated for layout in layouts):
-        raise UserError(f"{probed.name} has no RoPE: no layer rotates its queries; there are no frequencies to probe")
     entropies = [sums / seen.norms.n_tokens["all"] for sums in seen.entropy_sums or () if sums is not None]
     return Probe(
         name=probed.name,
         train_length=probed.longest,
         windows=probed.windows(),
         kinds=probed.kinds(),
+        others=probed.others(),
         n_texts=len(texts),
         n_tokens=sum(map(len, texts)),
         layouts=layouts,
@@ -175,12 +187,12 @@ def observe(
     )
 
 
-def check(probed: ProbedModel, tokens: Sequence[int], *, ablated: bool = False) -> list[Layout]:
+def check(probed: ProbedModel, tokens: Sequence[int]) -> list[Layout]:
     """The layout of each layer, from the self-test on rows of these tokens.
 
     Raises UserError if a layout is unknown or the model is not causal.
     """
-    return observe(probed, [tokens[:SHARED_BATCH_MAX_TOKENS]], rows=False, entropy=False, ablated=ablated).layouts
+    return observe(probed, [tokens[:SHARED_BATCH_MAX_TOKENS]], rows=False, entropy=False).layouts
 
 
 class Watch:
@@ -227,29 +239,37 @@ class Watch:
         valid_BT = None if self.valid_BT is None else self.valid_BT.to(q.device)
         self.norms.add(layer, layout, q, k, v, valid_BT)
         if self.entropy_sums is not None:
-            self.add_entropy(softmax, q, k, options, valid_BT)
+            self.add_entropy(softmax, qkv, first, options, valid_BT)
         if self.rows is not None:
             for number, text in enumerate(self.batch, first):
                 q, k, own = alone(number, len(text), qkv, options)
                 self.rows.add(layer, layout, softmax, q, k, **own)
 
     def add_entropy(
-        self, softmax: AttentionSoftmax, q: Tensor, k: Tensor, options: dict[str, Any], valid_BT: Tensor | None
+        self,
+        softmax: AttentionSoftmax,
+        qkv: Sequence[Tensor],
+        first: int,
+        options: dict[str, Any],
+        valid_BT: Tensor | None,
     ) -> None:
         assert self.entropy_sums is not None
         if not isinstance(softmax, RowScale):
             return
-        keys, sums = first_tokens(options["keys"], self.longest), []
+        keys, bias, sums = first_tokens(options["keys"], self.longest), options["bias"], []
+        q, k = (x[first:, :, : self.longest] for x in qkv[:2])
+        if bias is not None:  # it is made for all rows of the batch
+            q, k, keys = *qkv[:2], options["keys"]
         n_groups = q.shape[1] // k.shape[1]
         at_once = max(1, QUERIES_AT_ONCE // max(1, q[:, :n_groups].numel()))  # key heads, to save memory
-        if next(softmax.parameters(), None) is not None:  # each head has parameters: all heads at once
+        if bias is not None or next(softmax.parameters(), None) is not None:  # each head has its own: all at once
             at_once = k.shape[1]
         for g in range(0, k.shape[1], at_once):
             q_part, k_part = q[:, g * n_groups : (g + at_once) * n_groups], k[:, g : g + at_once]
-            own = fused_entropies(softmax, q_part, k_part, options["scale"], keys, options["bias"])[1]
+            own = fused_entropies(softmax, q_part, k_part, options["scale"], keys, bias)[1]
             if own is None:
                 return
-            entropy_BHT = own[0][..., 0]
+            entropy_BHT = own[0][-len(self.batch) :, :, : self.longest, 0]
             if valid_BT is not None:
                 entropy_BHT = entropy_BHT.masked_fill(~valid_BT[:, None], 0.0)
             sums.append(entropy_BHT.sum((0, 2)).cpu().double())
@@ -266,12 +286,25 @@ def first_tokens(keys: Keys, n: int) -> Keys:
 def alone(number: int, n: int, qkv: Sequence[Tensor], options: dict[str, Any]) -> tuple[Tensor, Tensor, dict[str, Any]]:
     """The queries [H, n, C], keys [G, n, C] and options of one text of n tokens, from a call of attention on a batch.
 
-    number: the index of the text in the batch. The options are `scale`, `keys` and `rows`.
+    number: the index of the text in the batch. The options are `scale`, `keys`, `rows`, and `bias`: a function that
+    gives the bias of some rows, [1 or H, R, n]; None if there is no bias.
     """
+
+    def bias(rows_R: Tensor) -> Tensor:
+        blocks = []
+        for row in rows_R.tolist():
+            block_HK = (
+                options["bias"].block(options["keys"], row, row + 1).expand(len(qkv[0]), -1, -1, -1)[number, :, 0]
+            )
+            first, last = options["keys"].span(row, row + 1)
+            blocks.append(nn.functional.pad(block_HK, (first, n - last)))
+        return torch.stack(blocks, 1)
+
     q, k, _ = (x[number, :, :n] for x in qkv)
     each = {name: value.expand(len(qkv[0]), *value.shape[1:]) for name, value in options["rows"].items()}
     rows = {name: value[number : number + 1, :, :n] for name, value in each.items()}
-    return q, k, {"scale": options["scale"], "keys": first_tokens(options["keys"], n), "rows": rows}
+    own = {"scale": options["scale"], "keys": first_tokens(options["keys"], n), "rows": rows}
+    return q, k, {**own, "bias": None if options["bias"] is None else bias}
 
 
 def batches(

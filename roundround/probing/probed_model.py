@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from roundround.data.tokenizers import unknown_token
 from roundround.model.decoder import Decoder
 from roundround.pe.base import PositionalEncoding
-from roundround.pe.nope import NoPE
 from roundround.pe.rotary import RotaryEncoding
 from roundround.probing.layout import is_said_by_frequencies
 from roundround.softmax.base import AttentionSoftmax
@@ -54,7 +53,10 @@ class ProbedModel(ABC):
 
     @abstractmethod
     def tables(self) -> list[Tensor]:
-        """The model's tables of frequencies in radians per token; each layer uses one table, or does not rotate."""
+        """The model's tables of frequencies in radians per token; each layer uses one table, or does not rotate.
+
+        Another encoding has a table of zeros, or none.
+        """
 
     @property
     @abstractmethod
@@ -68,6 +70,10 @@ class ProbedModel(ABC):
     @abstractmethod
     def kinds(self) -> list[str]:
         """The name of each layer's kind, such as local; empty if all layers are alike."""
+
+    def others(self) -> dict[int, str]:
+        """The kind of each layer without attention, such as `conv`, by its number among all layers."""
+        return {}
 
     @abstractmethod
     def text_tokens(self, text: str) -> list[int]:
@@ -117,14 +123,8 @@ class ProbedDecoder(ProbedModel):
         self.draws = decoder.draws_positions
         if self.draws and len(set(decoder.leaders)) > 1:
             raise UserError(f"{name} draws positions for one kind of layers only; a probe needs the same in all layers")
-        for encoding in self.encodings:
-            if isinstance(encoding, NoPE) and len(self.encodings) > 1:  # a kind of layer without positions
-                continue
-            if not isinstance(encoding, RotaryEncoding) or not is_said_by_frequencies(encoding):
-                raise UserError(
-                    f"{name} encodes positions with {type(encoding).__name__}; a probe needs RoPE that only rotates, "
-                    "at fixed frequencies"
-                )
+        rotary = [encoding for encoding in self.encodings if isinstance(encoding, RotaryEncoding)]
+        self.follows_length = not all(map(is_said_by_frequencies, rotary))  # or does more, which counts as the same
 
     @property
     def device(self) -> torch.device:
@@ -133,7 +133,7 @@ class ProbedDecoder(ProbedModel):
     def tables(self) -> list[Tensor]:
         return [
             encoding.frequencies(torch.float64)
-            if isinstance(encoding, RotaryEncoding)
+            if isinstance(encoding, RotaryEncoding) and is_said_by_frequencies(encoding)
             else torch.zeros(encoding.shape.head_dim // 2, dtype=torch.float64)
             for encoding in self.encodings
         ]
@@ -184,7 +184,10 @@ class ProbedDecoder(ProbedModel):
     @contextmanager
     def with_frequencies(self, tables: Sequence[Tensor]) -> Iterator[None]:
         own, encodings = self.decoder.encodings, self.encodings
-        self.encodings = [FixedFrequencies(*one) for one in zip(encodings, tables, strict=True)]
+        self.encodings = [
+            FixedFrequencies(encoding, table) if isinstance(encoding, RotaryEncoding) else encoding
+            for encoding, table in zip(encodings, tables, strict=True)
+        ]
         self.decoder.encodings = nn.ModuleList(self.encodings)
         try:
             yield

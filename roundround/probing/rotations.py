@@ -164,7 +164,9 @@ def seen_in(
         turning = replace(turning, odd="the input of a layer depends on the position")
     elif not turning.odd and not turning.same_as(of_keys):
         turning = replace(turning, odd=of_keys.odd or "keys rotate differently from queries")
-    factor, norm, after = source_of(q_NTHC, before, turning)
+    factor, norm, after, reordered = source_of(q_NTHC, before, turning)
+    if reordered:
+        turning = replace(turning, pairing=PAIRINGS[1])
     return LayerSeen(
         turning=turning,
         factor=factor,
@@ -247,28 +249,37 @@ def wrapped(angle: Tensor) -> Tensor:
 
 def source_of(
     q_NTHC: Tensor, before: Sequence[tuple[nn.Module, Tensor]], turning: Turning
-) -> tuple[float | None, str | None, bool]:
+) -> tuple[float | None, str | None, bool, bool]:
     """Finds the last module of the layer whose output is proportional to the queries at position 0.
 
-    Returns three values: the factor that turns this output into the queries, the class name of the module (None if the
-    module does not normalise), and whether the module normalises after the rotation. Returns None, None and False if
-    there is no such module. If some channels rotate, only the rotating channels are compared, because the attention
-    factor does not multiply the channels at rest.
+    Returns four values: the factor that turns this output into the queries, the class name of the module (None if the
+    module does not normalise), whether the module normalises after the rotation, and whether the layer moves the
+    channels of interleaved pairs apart before it rotates them (DeepSeek-V3): the weights are then interleaved. The
+    first two are None if there is no such module. If some channels rotate, only the rotating channels are compared,
+    because the attention factor does not multiply the channels outside the table. A scale of those is a scale of all
+    channels (LongCat-Flash), and the factor is divided by it.
     """
     n_positions, n_tokens, _, n_channels = q_NTHC.shape
     rotating_P = turning.frequencies_P != 0
-    channels = turning.channels_P2[rotating_P].flatten() if rotating_P.any() else slice(None)
-    q_NTHC = q_NTHC[..., channels]
+    channels = turning.channels_P2[rotating_P].flatten() if rotating_P.any() else torch.arange(n_channels)
+    others = [i for i in range(n_channels) if i not in turning.channels_P2]  # outside the table: not multiplied
+    at_rest_THC, q_NTHC, orders = q_NTHC[0][..., others], q_NTHC[..., channels], [channels]
+    if turning.pairing == PAIRINGS[0]:
+        orders.append(channels.sort().values)
     for module, output in reversed(before):
         if output.numel() % (n_positions * n_tokens * n_channels) or output.shape[0] != n_positions * n_tokens:
             continue
-        given_NTBC = output.detach().double().cpu().reshape(n_positions, n_tokens, -1, n_channels)[..., channels]
-        factor = multiple(q_NTHC[0], given_NTBC[0], turning.noise)
-        if factor is not None:
-            norm = None if isinstance(module, nn.Linear) or "norm" not in type(module).__name__.lower() else module
-            name = None if norm is None else type(norm).__name__
-            return factor, name, norm is not None and multiple(q_NTHC[-1], given_NTBC[-1], turning.noise) is not None
-    return None, None, False
+        whole_NTBC = output.detach().double().cpu().reshape(n_positions, n_tokens, -1, n_channels)
+        for number, order in enumerate(orders):
+            given_NTBC = whole_NTBC[..., order]
+            factor = multiple(q_NTHC[0], given_NTBC[0], turning.noise)
+            if factor is not None:
+                norm = None if isinstance(module, nn.Linear) or "norm" not in type(module).__name__.lower() else module
+                name = None if norm is None else type(norm).__name__
+                after = norm is not None and multiple(q_NTHC[-1], given_NTBC[-1], turning.noise) is not None
+                scale = multiple(at_rest_THC, whole_NTBC[0][..., others], turning.noise) if others else None
+                return factor / (scale or 1.0), name, after, bool(number)
+    return None, None, False, False
 
 
 def multiple(q_THC: Tensor, given_TBC: Tensor, noise: float) -> float | None:

@@ -148,6 +148,7 @@ ROWS = 256  # sampled from each text, at most
 ELEMENTS = 2**21  # logits computed at once: 8 MiB of float32; memory holds a handful of copies
 MEANS = ("self", "previous", "sink", "other", "other_near", "near", "all")
 BANDS = ("none", "fastest", "fast", "slow", "slowest")  # the quarter of the pairs that is taken away
+BiasOfRows = Callable[[Tensor], Tensor]  # the bias of some rows over all keys, [1 or H, R, K]
 
 
 class RowStatistics:
@@ -176,6 +177,7 @@ class RowStatistics:
         scale: float,
         keys: Keys,
         rows: Mapping[str, Tensor],
+        bias: BiasOfRows | None = None,
     ) -> None:
         """Add the sampled rows of one text to the sums of a layer.
 
@@ -194,19 +196,22 @@ class RowStatistics:
         for rows_R in torch.split(sampled, max(1, ELEMENTS // (q_HTC.shape[0] * n))):
             q_HRC, visible_RK = at_least_float32(q_HTC[:, rows_R]) * scale, keys.visible_to(rows_R, 0, n)[0, 0]
             blocks.append((q_HRC, rows_R, visible_RK))
-            counted.append(votes(weights(q_HRC @ k_HKC.mT, rows_R, visible_RK), rows_R, visible_RK))
+            alpha_HRK = weights(logits_with(bias, q_HRC, k_HKC, rows_R), rows_R, visible_RK)
+            counted.append(votes(alpha_HRK, rows_R, visible_RK))
         votes_HK, seen_K = (torch.stack(parts).sum(0) for parts in zip(*counted, strict=True))
         sink_HK = sinks(votes_HK, seen_K, len(sampled))
         for q_HRC, rows_R, visible_RK in blocks:  # computes logits and weights again, which are too large to keep
             own = partial(weights, rows_R=rows_R, visible_RK=visible_RK)
-            first_R = keys.first_visible(rows_R)
-            self.add_rows(self.sums[place], layout, own, q_HRC, k_HKC, rows_R, visible_RK, first_R, sink_HK)
+            first_R, logits_HRK = keys.first_visible(rows_R), logits_with(bias, q_HRC, k_HKC, rows_R)
+            args = (logits_HRK, q_HRC, k_HKC, rows_R, visible_RK, first_R, sink_HK)
+            self.add_rows(self.sums[place], layout, own, *args)
 
     def add_rows(
         self,
         sums: dict[str, Tensor],
         layout: Layout,
         weights: Callable[[Tensor], Tensor],
+        logits_HRK: Tensor,
         q_HRC: Tensor,
         k_HKC: Tensor,
         rows_R: Tensor,
@@ -215,7 +220,6 @@ class RowStatistics:
         sink_HK: Tensor,
     ) -> None:
         """Add some rows to the sums. q_HRC: scaled queries. k_HKC: all keys. weights: computes weights from logits."""
-        logits_HRK = q_HRC @ k_HKC.mT
         late_R = (rows_R >= FIRST_ROW).to(logits_HRK.dtype)
         add_to(sums, "n_rows", late_R.sum())
         for number, band in enumerate(BANDS):
@@ -236,6 +240,14 @@ class RowStatistics:
                 add_to(sums, "largest_weight", alpha_HRK.amax(-1).sum(1))
                 add_to(sums, "logit_spread", (largest_HR - smallest_HR).sum(1))  # of visible keys
                 add_to(sums, "ln_n", ln_n_HR.sum(1))
+        if layout.is_mixed:
+            channels = layout.rotated_channels.to(q_HRC.device)
+            rotated_HRK = q_HRC[..., channels] @ k_HKC[..., channels].mT
+            n_R1 = visible_RK.sum(-1, keepdim=True)
+            both = [x.masked_fill(~visible_RK, 0.0) for x in (rotated_HRK, logits_HRK)]
+            rotated_HRK, whole_HRK = ((x - x.sum(-1, keepdim=True) / n_R1) * visible_RK for x in both)
+            for name, factor_HRK in (("covariance", rotated_HRK), ("variance", whole_HRK)):
+                add_to(sums, name, (factor_HRK * whole_HRK / n_R1).sum((1, 2)))
         total_HPD, n_D = [], []
         for distance in self.distances:  # sums the contribution of each pair to the logit
             in_reach = rows_R - distance >= first_R
@@ -255,6 +267,18 @@ class RowStatistics:
         NaN at distances at which no row sees a key.
         """
         return [sums["logit_by_pair"] / sums["n_by_distance"] for sums in self.sums]
+
+    def rotated_shares(self) -> list[Tensor]:
+        """The share of the pairs that rotate in the variance of a row's logits over its visible keys: [H] a layer.
+
+        It is Cov(r, e) / Var(e), where r is what these pairs add to the logit e. The shares of all parts add up to 1; a
+        part that works against the others has a negative share. NaN for a layer whose pairs all rotate, or all rest.
+        """
+        none = [torch.full_like(sums["entropy"], torch.nan) for sums in self.sums]
+        return [
+            sums["covariance"] / sums["variance"] if "variance" in sums else nan
+            for sums, nan in zip(self.sums, none, strict=True)
+        ]
 
     def places(self, without: str = "none") -> list[Tensor]:
         """The share of each head's weight at each of PLACES: [H, 7] for every layer.
@@ -299,6 +323,12 @@ class RowStatistics:
     def offsets(self) -> list[Tensor]:
         """The offset in tokens, from 2 to FARTHEST, with most of each head's weight: [H] for every layer."""
         return [2 + offset_place(sums) for sums in self.sums]
+
+
+def logits_with(bias: BiasOfRows | None, q_HRC: Tensor, k_HKC: Tensor, rows_R: Tensor) -> Tensor:
+    """The logits of some rows, [H, R, K], from scaled queries, all keys, and the bias."""
+    logits_HRK = q_HRC @ k_HKC.mT
+    return logits_HRK if bias is None else logits_HRK + bias(rows_R)
 
 
 def offset_place(sums: dict[str, Tensor]) -> Tensor:
@@ -353,7 +383,7 @@ class LayerRecord:
     key_norms: Tensor
     logits: Tensor
     weights: Tensor
-    bound: Tensor  # |scale| |q_i| |k_j|, which no logit exceeds (Cauchy-Schwarz), [H, T, T]
+    bound: Tensor  # |scale| |q_i| |k_j|, which no logit without bias exceeds (Cauchy-Schwarz), [H, T, T]
 
 
 @dataclass(frozen=True)
@@ -400,11 +430,14 @@ def record_layer(
     scale: float,
     keys: Keys,
     rows: Mapping[str, Tensor],
+    bias: BiasOfRows | None = None,
 ) -> LayerRecord:
     """What a layer does with the prompt; `rows` are the row parameters of the prompt, [1, H, T, 1]."""
     n = q_HTC.shape[1]
     q, k = at_least_float32(q_HTC)[None], at_least_float32(k_GTC)[None]
     logits, visible = logits_of_rows(q, k, scale, keys, None, 0, n)
+    if bias is not None:
+        logits = logits + bias(torch.arange(n))
     weights = softmax.weights(logits, visible, rows_between(rows, visible, 0, n))
     lengths = q.norm(dim=-1)[..., None] * repeated(k, q).norm(dim=-1)[..., None, :] * abs(scale)
     found = (layout.norms(q), layout.norms(k), logits.masked_fill(~visible, torch.nan), weights, lengths)

@@ -114,7 +114,7 @@ def view(files: RunFiles, records: list[Record]) -> View:
         for head in heads:  # 6 digits: rounding to 3 and then to the map's 2 decimals would give wrong shares
             own = {"label": head.label, "share": short(head.share, 6)}
             data["heads"][head.name] = own | {name: short(value) for name, value in head.measures.items()}
-        sections.append(explorer(heads, places, first))
+        sections.append(explorer(heads, places, first, without=len(data["shares"][first.name]) > 1))
     about_lists = "Entropy of the last row when asked for the largest of a list; the band spans the heads."
     asked = Section("Asked for the maximum", panels=maximum_panels(records), note=about_lists)
     sections += [ablation(records), asked]
@@ -131,8 +131,11 @@ def view(files: RunFiles, records: list[Record]) -> View:
     return View([*sections, Section("Numbers", tables=tables, note=note)], scope, data, scripts)
 
 
-def explorer(heads: Sequence[ProbedHead], places: Sequence[str], first: ProbedHead) -> Section:
-    """The map of all heads, the details of a chosen head, and the table of heads."""
+def explorer(heads: Sequence[ProbedHead], places: Sequence[str], first: ProbedHead, *, without: bool) -> Section:
+    """The map of all heads, the details of a chosen head, and the table of heads.
+
+    without: whether the page has shares without a band of frequencies too.
+    """
     n_layers, n_heads = 1 + max(h.layer for h in heads), 1 + max(h.head for h in heads)
     grid: list[list[ProbedHead | None]] = [[None] * n_heads for _ in range(n_layers)]
     for head in heads:
@@ -153,6 +156,7 @@ def explorer(heads: Sequence[ProbedHead], places: Sequence[str], first: ProbedHe
         "measures": measures,
         "first": first.name,
         "changed": CHANGE in measures,
+        "without": without,
     }
     return Section("Heads", part="probe.html.j2", values=values, tables=[table_of(heads, measures)])
 

@@ -42,9 +42,9 @@ from roundround.report.drawing.figures import (
 )
 from roundround.report.drawing.tables import fixed
 from roundround.report.probe_panels import LETTERS
-from roundround.support.console import print_table
+from roundround.support.console import print_status, print_table
 from roundround.support.panels import Curve, Drawing, Mark, Panel
-from roundround.trained.patterns import runs_of
+from roundround.trained.patterns import runs_of, without_attention
 
 HEADS_SHOWN = 3  # of each label, in a table
 ROTATED = ("query", "key")  # kinds of vectors to which RoPE is applied
@@ -60,20 +60,34 @@ LAYERS_NAMED = 4
 def shares(seen: Probe) -> dict[str, float]:
     """The mean over layers of the share of the squared norm in the slowest quarter of the pairs.
 
-    It is 0.25 if all pairs have the same norm.
+    It is 0.25 if all pairs have the same norm. Empty if no layer rotates at known frequencies.
     """
+    if not seen.rotates:
+        return {}
     return {f"{kind}_share_of_slowest_quarter": float(seen.norms.share_of_slowest(kind).mean()) for kind in KINDS}
 
 
 def records(seen: Probe) -> list[dict[str, Any]]:
     """Records of each layer and of each head.
 
-    The records of a layer are the share of the slowest quarter of pairs in the squared norm of queries and of keys, and
-    the strongest pair. The records of a head are its label, the share of its weight on each kind of key (the first
-    token, the row's own, the one before, ...), its entropy, its largest weight and its logit spread.
+    The records of a layer are the share of the slowest quarter of pairs in the squared norm of queries and of keys, the
+    strongest pair, and the norms of its rotated and its unrotated pairs. The records of a head are its label, the share
+    of its weight on each kind of key (the first token, the row's own, the one before, ...), its entropy, its largest
+    weight, its logit spread, and the share of the rotated pairs in its logits. A layer without attention has its kind.
     """
-    found: list[dict[str, Any]] = []
-    for kind in KINDS:
+    found: list[dict[str, Any]] = [
+        {"metric": "kind_of_layer", "layer": layer, "value": kind} for layer, kind in seen.others.items()
+    ]
+    for part, kind, norms in norms_of_parts(seen):
+        found += [
+            {"metric": "norm", "part": part, "kind": kind, "layer": layer, "value": value}
+            for layer, value in zip(seen.layers, norms, strict=True)
+            if value
+        ]
+    if seen.rows is not None and any(layout.is_mixed for layout in seen.layouts):
+        shares = by_head("rotated_share_of_logits", seen.layers, seen.rows.rotated_shares())
+        found += [record for record in shares if not math.isnan(record["value"])]
+    for kind in KINDS if seen.rotates else ():
         for first_token in (True, False):
             values = seen.norms.share_of_slowest(kind, first_token=first_token).tolist()
             where = {"kind": kind, "first_token": first_token}
@@ -81,7 +95,7 @@ def records(seen: Probe) -> list[dict[str, Any]]:
                 {"metric": "share_of_slowest_quarter", **where, "layer": layer, "value": value}
                 for layer, value in zip(seen.layers, values, strict=True)
             ]
-    for kind in ROTATED:
+    for kind in ROTATED if seen.rotates else ():
         for layer, layout, (pair, share) in zip(seen.layers, seen.layouts, seen.strongest_pairs(kind), strict=True):
             found += [
                 {"metric": f"{name}_of_strongest_pair", "kind": kind, "layer": layer, "pair": pair, "value": value}
@@ -99,6 +113,16 @@ def records(seen: Probe) -> list[dict[str, Any]]:
     if seen.entropies is not None:
         found += by_head("entropy", seen.layers, seen.entropies)
     return found
+
+
+def norms_of_parts(seen: Probe) -> list[tuple[str, str, list[float]]]:
+    """(part, kind, the norm of the part in each layer) for the pairs that rotate and those that do not.
+
+    The norm is 0 in a layer without such pairs.
+    """
+    rotating = [layout.frequencies_P > 0 for layout in seen.layouts]
+    parts = (("rotated", rotating), ("unrotated", [~rotating_P for rotating_P in rotating]))
+    return [(part, kind, seen.norms.norms_of(kind, pairs)) for part, pairs in parts for kind in ROTATED]
 
 
 def by_head(metric: str, numbers: Sequence[int], layers: Sequence[Tensor]) -> list[dict[str, Any]]:
@@ -136,11 +160,46 @@ def standing_out(seen: Probe, n: int = HEADS_DRAWN) -> list[tuple[int, int, str,
 
 
 def show(seen: Probe) -> None:
-    """Print two tables to standard error.
+    """Print tables to standard error.
 
-    The first has each layer's share of squared norm in the slowest quarter of the pairs, the second the heads that
-    stand out.
+    The first has each layer's share of squared norm in the slowest quarter of the pairs, the last the heads that stand
+    out. Another compares the pairs that rotate with the pairs that do not, if a layer has both.
     """
+    if seen.others:
+        print_status(without_attention(seen.others))
+    if seen.rotates:
+        show_frequencies(seen)
+    else:
+        print_status(
+            f"{seen.name} rotates no channels at known frequencies; left out: shares of the slowest quarter, strongest "
+            "pairs and their wavelengths, shares without a quarter of the pairs, and the pictures plane, "
+            "logits_by_frequency and without_a_band"
+        )
+    if any(layout.is_mixed for layout in seen.layouts):
+        show_parts(seen)
+    if seen.rows is not None:
+        labels = [label for heads in seen.labels() for label, _ in heads]
+        print_table(head_table(seen), "heads: " + ", ".join(f"{labels.count(place)} {place}" for place in PLACES))
+
+
+def show_parts(seen: Probe) -> None:
+    """Print the norms of rotated and unrotated pairs, and the share of the rotated pairs in the logits."""
+    norms = {(part, kind): values for part, kind, values in norms_of_parts(seen)}
+    table = Table("layer", "pairs", *ROTATED, "share of logits", title=f"{seen.name}: rotated and unrotated pairs")
+    table.caption = (
+        "query, key: root mean square norm of a head's rotated and unrotated channels; share of logits: of the rotated "
+        "channels in the variance of a row's logits over its keys, mean over heads"
+    )
+    for place, (layer, layout) in enumerate(zip(seen.layers, seen.layouts, strict=True)):
+        if layout.is_mixed:
+            both = (f"{norms['rotated', k][place]:.2f}, {norms['unrotated', k][place]:.2f}" for k in ROTATED)
+            share = "" if seen.rows is None else f"{float(seen.rows.rotated_shares()[place].mean()):.2f}"
+            table.add_row(str(layer), f"{layout.n_rotated}, {layout.n_pairs - layout.n_rotated}", *both, share)
+    print_table(table)
+
+
+def show_frequencies(seen: Probe) -> None:
+    """Print each layer's share of squared norm in the slowest quarter of the pairs, and how many pairs rotate."""
     title = f"{seen.name}: share of squared norm in the slowest quarter"
     table = Table("layer", *KINDS, "rotated pairs", title=title, box=box.SIMPLE_HEAD, pad_edge=False)
     with_first = {kind: seen.norms.share_of_slowest(kind).tolist() for kind in KINDS}
@@ -151,9 +210,6 @@ def show(seen: Probe) -> None:
         table.add_row(name, *cells, f"{layout.n_rotated}/{layout.n_pairs} {layout.pairing}")
     table.caption = "uniform use would be 0.25; the numbers in brackets leave out the first token of each text"
     print_table(table)
-    if seen.rows is not None:
-        labels = [label for heads in seen.labels() for label, _ in heads]
-        print_table(head_table(seen), "heads: " + ", ".join(f"{labels.count(place)} {place}" for place in PLACES))
 
 
 def shown_wavelength(layout: Layout, pair: int) -> str:
@@ -167,13 +223,16 @@ def head_table(seen: Probe) -> Table:
     The weight is given with all pairs, without the slowest quarter of the pairs, and without the fastest quarter.
     """
     assert seen.rows is not None
-    columns = ("label", "head", "share", "-slow", "-fast", "pair", "wave", "norm", "entropy", "top", "spread")
+    by_frequency = ("-slow", "-fast", "pair", "wave", "norm") if seen.rotates else ()
+    columns = ("label", "head", "share", *by_frequency, "entropy", "top", "spread")
     table = Table(*columns, title="heads that stand out", box=None, padding=(0, 1, 0, 0))
+    about = (
+        "-slow, -fast: the same share without the slowest or fastest quarter of the pairs; pair: the pair with the "
+        f"largest query norm; wave: its wavelength in tokens (training context {seen.train_length:,}); "
+    )
     table.caption = (
-        "head: layer.head; share: share of the weight at the label's place; -slow, -fast: the same share without the "
-        "slowest or fastest quarter of the pairs; pair: the pair with the largest query norm; wave: its wavelength in "
-        f"tokens (training context {seen.train_length:,}); entropy in nats; top: largest weight; spread: spread of the "
-        "logits"
+        f"head: layer.head; share: share of the weight at the label's place; {about if seen.rotates else ''}entropy in "
+        "nats; top: largest weight; spread: spread of the logits"
     )
     query_norms, offsets = seen.norms.mean("query", "norm"), seen.rows.offsets()
     entropies = seen.entropies or seen.rows.per_row("entropy")
@@ -181,14 +240,17 @@ def head_table(seen: Probe) -> Table:
     for layer, head, label, score in standing_out(seen, HEADS_SHOWN):
         place = seen.layers.index(layer)
         pair = int(query_norms[place][head].argmax())
+        cells = [f"{float(seen.rows.share_at(label, band)[place][head]):.2f}" for band in ("slowest", "fastest")]
+        cells += [
+            str(pair),
+            shown_wavelength(seen.layouts[place], pair),
+            f"{float(query_norms[place][head, pair]):.1f}",
+        ]
         table.add_row(
             f"{label} {int(offsets[place][head])}" if label == "offset" else label,
             f"{layer}.{head}",
             f"{score:.2f}",
-            *(f"{float(seen.rows.share_at(label, band)[place][head]):.2f}" for band in ("slowest", "fastest")),
-            str(pair),
-            shown_wavelength(seen.layouts[place], pair),
-            f"{float(query_norms[place][head, pair]):.1f}",
+            *(cells if seen.rotates else ()),
             f"{float(entropies[place][head]):.2f}",
             f"{float(weights[place][head]):.2f}",
             f"{float(spreads[place][head]):.1f}",
@@ -256,7 +318,7 @@ def show_losses(losses: Mapping[str, PositionLoss]) -> None:
 
 def draw_all(seen: Probe, prompt: PromptRecord, folder: Path, style: FigureStyle = SCREEN) -> list[Path]:
     """Draw every picture of a probe into files; returns the paths."""
-    paths = draw_plane(seen, folder, style)
+    paths = draw_plane(seen, folder, style) if seen.rotates else []
     with styled(style) as sizes:
         for name, draw in pictures(seen).items():
             paths += save(draw(seen, sizes), folder, name)
@@ -265,7 +327,9 @@ def draw_all(seen: Probe, prompt: PromptRecord, folder: Path, style: FigureStyle
 
 def pictures(seen: Probe) -> dict[str, Callable[[Probe, Sizes], Any]]:
     """{name of a picture: the function that draws it}, for all pictures that do not show a prompt."""
-    of_rows = {"labels": draw_labels, "logits_by_frequency": draw_split, "without_a_band": draw_without}
+    of_rows = {"labels": draw_labels}
+    if seen.rotates:
+        of_rows |= {"logits_by_frequency": draw_split, "without_a_band": draw_without}
     return (of_rows if seen.rows is not None else {}) | {"norms": draw_layers, "heads": draw_heads}
 
 
@@ -292,6 +356,8 @@ def darkest(norms: Tensor) -> float:
 
 def context_note(seen: Probe) -> str:
     """The note about the dashed line of a picture: below it, a pair turns less than once within the context."""
+    if not seen.rotates:
+        return ""
     windows = sorted({context for context in seen.contexts() if context < seen.train_length})
     window = f", or the {' or '.join(f'{n:,}' for n in windows)} that the layer sees" if windows else ""
     return f"Below the dashed line a pair turns less than once within {seen.train_length:,} tokens{window}."

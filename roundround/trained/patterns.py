@@ -243,6 +243,13 @@ def layer_lines(decoder: Decoder) -> list[str]:
     return lines
 
 
+def without_attention(others: Mapping[int, str]) -> str:
+    """A line about layers without attention: `no attention: layers 0-2 (conv)`. others: their kinds by number."""
+    kinds = dict.fromkeys(others.values())
+    parts = (f"{runs_of([n for n, own in others.items() if own == kind])} ({kind})" for kind in kinds)
+    return f"no attention: {'; '.join(parts)}"
+
+
 def runs_of(layers: list[int]) -> str:
     """Layer numbers, counted from 0, as ranges: `layers 0-4, 6-10`."""
     ends = [i for i, layer in enumerate(layers) if layer + 1 not in layers]

@@ -12,18 +12,20 @@ from typing import Any
 import pytest
 import torch
 from conftest import Done, assert_refused, option, tunables
-from helpers_hf import FAMILIES, saved_llama, tiny
+from helpers_hf import FAMILIES, HYBRIDS, INDEXER, LATENT, saved_llama, tiny
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.llama import modeling_llama
 
-from roundround.asking.applied_rotations import LayerReport, check_pretrained, named, unread_keys
+from roundround.asking.applied_rotations import AS_DECLARED, LayerReport, check_pretrained, named, unread_keys
 from roundround.config.build import build
 from roundround.kernels.keys import AttentionShape
 from roundround.pe.base import PositionalEncoding
+from roundround.probing.conformance import DIFFERS
 from roundround.probing.rotations import Readings, Turning, scheme_of
+from roundround.verbs.check.run import ROWS, row
 
 FACTORS = {"rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 256}
 WIDE = {"head_dim": 64, "max_position_embeddings": 1024}
@@ -86,6 +88,62 @@ def changed(model: PreTrainedModel, **config: Any) -> PreTrainedModel:
     for name, value in config.items():
         setattr(model.config, name, value)
     return model
+
+
+@pytest.mark.parametrize(("name", "pairing"), [("deepseek_v2", "interleaved"), ("deepseek_v3", "interleaved")])
+def test_latent_attention_rotates_its_last_channels_alone(name: str, pairing: str) -> None:
+    for report in check_pretrained(tiny(name)):
+        cells = dict(zip(ROWS, row(report), strict=True))
+        assert (cells["rotation"], cells["pairs"]) == ("rope, base 10,000", "4 of 12, channels 16 to 23")
+        assert (cells["pairing"], cells["attention factor"]) == (pairing, "1")
+        assert report.verdict == AS_DECLARED
+    wrong = tiny(name)
+    wrong.config.rope_parameters = {**wrong.config.rope_parameters, "rope_theta": 20_000.0}
+    assert {report.verdict for report in check_pretrained(wrong)} == {DIFFERS}
+
+
+def test_the_yarn_of_latent_attention_counts_its_rotated_channels_alone() -> None:
+    rope = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 64}
+    model = tiny("deepseek_v3", qk_rope_head_dim=24, rope_parameters={**rope, "mscale": 1.0, "mscale_all_dim": 0.5})
+    for report in check_pretrained(model):
+        assert (report.verdict, report.scheme.name, report.turning.n_rotated) == (AS_DECLARED, "yarn", 12)
+        assert report.seen.factor == pytest.approx(float(model.model.rotary_emb.attention_scaling), rel=1e-4)
+        assert report.seen.factor > 1.05
+
+
+def test_a_scale_of_all_channels_is_no_attention_factor() -> None:
+    sizes = {"num_layers": 1, "head_dim": 8, "ffn_hidden_size": 32, "expert_ffn_hidden_size": 16, "moe_topk": 2}
+    model = tiny(
+        "longcat_flash", **{**LATENT, **sizes, "zero_expert_num": 1, "n_routed_experts": 4, "num_experts_per_tok": 2}
+    )
+    assert model.model.layers[0].self_attn[0].mla_scale_q_lora == pytest.approx(2**0.5)
+    assert {(one.verdict, round(one.seen.factor, 4)) for one in check_pretrained(model)} == {(AS_DECLARED, 1.0)}
+
+
+def test_a_window_and_a_bias_without_rotation_are_seen() -> None:
+    model = tiny("inkling_text")
+    reports = check_pretrained(model)
+    assert [report.window for report in reports] == [5, None, 5, None]
+    assert {row(report)[0] for report in reports} == {"none; bias on logits"}
+    assert not told(reports)
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("kimi_linear", "no attention: layers 0-2 (linear_attention)"),
+        ("deepseek_v32", "an indexer chooses at most 20 keys for each query; its choice is not checked"),
+    ],
+)
+def test_what_is_not_checked_is_said_in_a_line(
+    roundround: Callable[..., Done], here: Path, name: str, line: str
+) -> None:
+    changes = HYBRIDS.get(name) or {**LATENT, **INDEXER}
+    done = roundround("check", "model=hf", f"model.path={saved_llama(here / 'folder', name=name, **changes)}")
+    assert done.err.count(line) == 1
+    metrics = [record["metric"] for record in done.results]
+    assert metrics.count("kind_of_layer") == 3 * (name in HYBRIDS)
+    assert metrics.count("keys_of_indexer") == (name not in HYBRIDS)
 
 
 def test_a_config_that_says_something_else_is_told() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import Done, assert_refused
+from helpers_hf import some_tokens, tiny
 
 from roundround.asking.fitted_rotations import UNROTATED, Guess, declared_rotations, loss_of
 from roundround.engines.cases import log_probs, prompt_of
@@ -31,6 +32,14 @@ def test_the_declared_rotation_gives_the_loss_of_the_untouched_model(name: str) 
     kind = kinds[0]
     other = declared[kind]._replace(rope={**declared[kind].rope, "rope_theta": 500.0})
     assert abs(float(loss_of(model, kinds, {**declared, kind: other}, torch.tensor([ids]))) - float(own)) > 1e-3
+
+
+def test_latent_attention_of_interleaved_channels_is_declared_so() -> None:
+    model, texts = tiny("deepseek_v2"), some_tokens(2, 64)
+    kinds, declared = declared_rotations(model)
+    logits = model(texts, use_cache=False).logits[:, 31:-1]
+    own = torch.nn.functional.cross_entropy(logits.mT, texts[:, 32:], reduction="none").mean(1)
+    torch.testing.assert_close(loss_of(model, kinds, declared, texts), own, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["smollm3", "cohere2", "exaone4"])

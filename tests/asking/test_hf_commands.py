@@ -136,11 +136,22 @@ def test_a_run_is_probed(roundround: Callable[..., Done], train: Callable[..., D
     assert roundround("probe", "run=last", "logger=none", "pe=rope", "softmax=top_k", "rows=false").code == 0
 
 
-def test_a_run_without_rope_is_refused(roundround: Callable[..., Done], train: Callable[..., Done]) -> None:
+def test_a_run_without_rope_is_probed_without_what_needs_a_frequency(
+    roundround: Callable[..., Done], train: Callable[..., Done]
+) -> None:
     assert train("pe=alibi").code == 0
     done = roundround("probe", "run=last", "logger=none")
-    assert done.code == 2
-    assert "encodes positions with ALiBi" in done.err
+    assert done.code == 0, done.err
+    assert done.err.count("rotates no channels at known frequencies; left out:") == 1
+    metrics = {record["metric"] for record in done.results}
+    assert metrics >= {"label", "entropy", "logit_spread", "norm", "share_on_sink"}
+    assert not metrics & {"share_of_slowest_quarter", "wavelength_of_strongest_pair"}
+    drawn = {path.stem for path in (done.directory / "figures").iterdir()}
+    assert drawn == {"labels", "norms", "heads", "prompt"}
+    assert roundround("report", str(done.directory)).code == 0
+    refused = roundround("probe", "run=last", "logger=none", "ablate=lowest:0.5")
+    assert refused.code == 2
+    assert "rotates no channels at known frequencies" in refused.err
 
 
 # -- bad input: one line, exit code 2

@@ -54,6 +54,8 @@ def standing_still(layers: list[Any]) -> Iterator[None]:
         given = options["position_embeddings"]
         if given is None:
             return args, options
+        if isinstance(given, torch.Tensor):  # complex numbers
+            return args, {**options, "position_embeddings": torch.ones_like(given)}
         cos, _ = given
         factor = cos[:1, :1].amax()  # YaRN's
         return args, {**options, "position_embeddings": (torch.ones_like(cos) * factor, torch.zeros_like(cos))}

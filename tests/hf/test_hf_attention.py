@@ -9,7 +9,20 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers_hf import ARCHITECTURES, N_VOCAB, SIZES, WINDOW, Words, frequency_tables, some_tokens, tiny
+from helpers_hf import (
+    ALTERNATING,
+    ARCHITECTURES,
+    HYBRIDS,
+    INDEXER,
+    LATENT,
+    N_VOCAB,
+    SIZES,
+    WINDOW,
+    Words,
+    frequency_tables,
+    some_tokens,
+    tiny,
+)
 from transformers import (
     Gemma3Config,
     Gemma3ForConditionalGeneration,
@@ -23,11 +36,12 @@ import roundround as rr
 from roundround.hf import load as subject_module
 from roundround.hf.load import ProbedHuggingFaceModel
 from roundround.hf.patching.attention import INPUT, attention, configs_of, installed, mask
-from roundround.papers.constructions import calls
 from roundround.probing.ablation import text_loss
 from roundround.probing.dispersion import watched
 from roundround.probing.layout import PAIRINGS, SHIFT, Layout, read_layout
 from roundround.probing.probe import observe
+from roundround.probing.probed_model import run, watching
+from roundround.probing.rows import weights_of_layers
 from roundround.report.probe_results import records, show
 from roundround.softmax.sink import Sink
 from roundround.softmax.soft_cap import SoftCap
@@ -68,7 +82,7 @@ def test_generation_with_its_cache_is_the_same(name: str) -> None:
         assert torch.equal(model.generate(tokens, max_new_tokens=12, do_sample=False), stock)
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma3_text"])
+@pytest.mark.parametrize("name", ["llama", "gemma3_text", "llama4_text"])
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 def test_a_padded_batch_generates_the_same(name: str, cache: str) -> None:
     model, tokens = tiny(name), some_tokens(2, 9)
@@ -91,25 +105,33 @@ def layouts_of(name: str, **changes: object) -> list[Layout]:
 @pytest.mark.parametrize("name", NAMES)
 def test_the_layout_is_read(name: str) -> None:
     layouts = layouts_of(name)
-    pairing = "interleaved" if name == "cohere" else "half-split"
+    pairing = "interleaved" if name in ("cohere", "deepseek_v2", "llama4_text") else "half-split"
     rotated_pairs = {
         "gemma4_text": [8, 4, 8, 4],
         "gpt_neox": [3] * 4,
         "smollm3": [8, 0, 8, 0],
-    }  # p-RoPE, partial, NoPE layers
+        "deepseek_v2": [4] * 4,
+        "deepseek_v3": [4] * 4,
+        "llama4_text": [8, 8, 8, 0],
+        "inkling_text": [0] * 4,
+    }  # p-RoPE, partial, NoPE layers, latent attention
     default = [6] * 4 if name in ("olmo2", "phi3", "cohere") else [8] * 4
     assert [layout.n_rotated for layout in layouts] == rotated_pairs.get(name, default)
-    assert {layout.pairing for layout in layouts if layout.n_rotated} == {pairing}
+    assert {layout.pairing for layout in layouts if layout.n_rotated} <= {pairing}
+    assert {layout.first for layout in layouts} == ({16} if name.startswith("deepseek") else {0})
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, "exaone4"])  # whose layers name a window that their masks do not have
 def test_windows_are_those_of_the_masks(name: str) -> None:
-    model = tiny(name)
-    with installed(model):
+    own = ARCHITECTURES.get(name, {"sliding_window": WINDOW, "layer_types": ALTERNATING})
+    model = tiny(name, **own)
+    with installed(model) as normalisers:
         probed = ProbedHuggingFaceModel(name, model, None)
-        seen = [call.window for call in calls(probed, [(some_tokens(12).tolist(), 0)])]
+        seen: list[int | None] = []
+        with watching(normalisers, lambda _, qkv, call: seen.append(call["keys"].window or call["keys"].chunk)):
+            run(probed, [(some_tokens(12).tolist(), 0)])
     assert probed.windows() == seen
-    assert (WINDOW in seen) == ("sliding_window" in ARCHITECTURES[name])
+    assert (WINDOW in seen) == (WINDOW in own.values())
 
 
 @pytest.mark.parametrize("pairing", PAIRINGS)
@@ -228,7 +250,8 @@ def test_the_loss_of_a_text_depends_on_that_text_alone(name: str) -> None:
     [
         ("diffllama", {}, "calls its attention twice"),
         ("t5gemma", {}, "has an encoder"),
-        ("gpt_bigcode", {}, "has no RoPE"),
+        ("inkling2_text", {**ARCHITECTURES["inkling_text"]}, "which has sinks that roundround does not know"),
+        ("deepseek_v32", {**LATENT, **INDEXER, "index_topk": 12}, "an indexer that hides keys of texts longer than 12"),
     ],
 )
 def test_attention_of_another_kind_is_refused_in_one_line(name: str, changes: dict[str, object], message: str) -> None:
@@ -254,7 +277,7 @@ def test_layers_keep_their_numbers_where_others_have_no_attention(capsys: pytest
     arrays = seen.arrays()
     there = ~arrays["places"].isnan().any(-1).any(-1)
     assert there.tolist() == [False, False, True, False, True, True]
-    assert {record["layer"] for record in records(seen)} == {2, 4, 5}
+    assert {record["layer"] for record in records(seen) if record["metric"] != "kind_of_layer"} == {2, 4, 5}
     assert [bool(heads) for heads in seen.labels()] == there.tolist()
     assert list(seen.prompt.layers) == dispersion.layers == [2, 4, 5]
     for layer, alpha_BHQK in zip((2, 4, 5), (own for own in stock if own is not None), strict=True):
@@ -265,11 +288,40 @@ def test_layers_keep_their_numbers_where_others_have_no_attention(capsys: pytest
     assert {int(layer) for layer in re.findall(r"^ ?diffuse +(\d)\.\d", shown, re.MULTILINE)} <= {2, 4, 5}
 
 
+@pytest.mark.parametrize("name", HYBRIDS)
+def test_a_hybrids_attention_is_its_own_and_its_other_layers_are_listed(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, text = tiny(name, **HYBRIDS[name]).double(), some_tokens(30)
+    out = model(text[None], output_attentions=True, use_cache=False)
+    with rr.patch(model, softmax="softmax"):
+        patched = model(text[None], use_cache=False).logits
+    torch.testing.assert_close(patched, out.logits, rtol=1e-5, atol=1e-5)  # eager rounds its weights to float32
+    with installed(model) as normalisers:
+        subject = ProbedHuggingFaceModel("hybrid", model, Words())
+        [layer] = subject.layers
+        [weights_HTT] = weights_of_layers(normalisers, lambda: subject.hidden(text[None], torch.arange(30)[None]))
+        seen = observe(subject, [text.tolist()])
+    stock_HTT = [own for own in out.attentions if own is not None and own.ndim == 4][-1][0]
+    torch.testing.assert_close(weights_HTT, stock_HTT.double(), rtol=1e-6, atol=1e-6)
+    entropy_H = torch.special.entr(weights_HTT).sum(-1).mean(-1)
+    torch.testing.assert_close(seen.arrays()["entropy"][layer], entropy_H.float())
+    assert layer == model.config.layer_types.index("full_attention")
+    kind = model.config.layer_types[0]
+    assert seen.others == {number: kind for number in range(4) if number != layer}
+    kinds = [record["layer"] for record in records(seen) if record["metric"] == "kind_of_layer"]
+    assert sorted([layer, *kinds]) == list(range(4))
+    show(seen)
+    assert f"no attention: layers {'0-2' if layer == 3 else '0-1, 3'} ({kind})" in capsys.readouterr().err
+
+
 def test_a_mask_that_is_not_causal_is_refused() -> None:
     options = {"batch_size": 1, "q_length": 12, "kv_length": 12, "attention_mask": None}
     chunked = chunked_causal_mask_function(4, torch.zeros(1, dtype=torch.long))
-    with pytest.raises(UserError, match="neither causal nor a sliding window"):
-        mask(mask_function=chunked, local_size=4, **options)
+    assert mask(mask_function=chunked, local_size=4, **options).chunk == 4
+    for other in (None, 3, 5):
+        with pytest.raises(UserError, match="neither causal nor a sliding window"):
+            mask(mask_function=chunked, local_size=other, **options)
     with pytest.raises(UserError, match="neither causal"):
         mask(mask_function=lambda b, h, q, k: (q >= 0) & (k >= 0), **options)
 
@@ -303,7 +355,7 @@ def test_what_a_model_does_with_its_mask_is_honoured_or_an_error() -> None:
     assert keys[:, :, -2:, :].n_queries == 2
     assert keys[:, :, :, :8].n_keys == 8
     uses = [
-        lambda: keys[0], lambda: keys[:, :, :, :4], lambda: keys[:, 0], lambda: keys.dtype, lambda: keys.sum(),
+        lambda: keys[0], lambda: keys[:, :, :, :4], lambda: keys[:, 1], lambda: keys.dtype, lambda: keys.sum(),
         lambda: torch.zeros(8, 8) + keys, lambda: torch.zeros(8, 8).masked_fill(keys, 1.0),
     ]  # fmt: skip
     for use in uses:
@@ -314,6 +366,17 @@ def test_what_a_model_does_with_its_mask_is_honoured_or_an_error() -> None:
     with rr.patch(model, softmax="softmax"), pytest.raises(AttributeError):
         model(tokens, use_cache=False)
     assert torch.equal(model(tokens, use_cache=False).logits, stock)
+
+
+def test_an_indexer_that_chooses_every_key_changes_nothing() -> None:
+    model, tokens = tiny("deepseek_v32", **LATENT, **INDEXER), some_tokens(2, 20)
+    assert model.config.index_topk == 20
+    stock = model(tokens, use_cache=False).logits
+    with installed(model):
+        ours = model(tokens, use_cache=False).logits
+        with pytest.raises(UserError, match="an indexer that hides keys of texts longer than 20"):
+            model(some_tokens(1, 21), use_cache=False)
+    torch.testing.assert_close(ours, stock, rtol=1e-4, atol=1e-4 * float(stock.abs().max()))
 
 
 def test_a_layer_that_never_calls_its_attention_is_refused() -> None:

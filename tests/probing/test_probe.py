@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from conftest import STORIES
+from conftest import STORIES, option, variants_alone
 from helpers_hf import Words, some_tokens, tiny
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers.models.deepseek_v3.modeling_deepseek_v3 import apply_rotary_pos_emb_interleave
 
+from roundround.config.options import load_option
+from roundround.data.tokenizers import Bytes
 from roundround.hf.load import ProbedHuggingFaceModel
 from roundround.hf.patching.attention import installed
 from roundround.model import scoring
+from roundround.model.decoder import Decoder
 from roundround.model.scoring import PositionLoss
 from roundround.probing import ablation, rows
 from roundround.probing.layout import Layout
 from roundround.probing.probe import Probe, observe
+from roundround.probing.probed_model import ProbedDecoder
 from roundround.probing.rows import BANDS, FARTHEST, FIRST_ROW, NEAR, PLACES, RowStatistics, entropy_by_length
 from roundround.probing.texts import DOMAINS, maximum_prompt, texts_of
 from roundround.report import probe_results as report
 from roundround.softmax.softmax import Softmax
 from roundround.support.errors import UserError
+from roundround.trained.models import build_decoder
 
 TEXTS = [some_tokens(n, seed=n).tolist() for n in (30, 12, 2, 25)]
 
@@ -92,6 +100,43 @@ def test_batches_of_any_size_give_the_same() -> None:
         torch.testing.assert_close(value, many.arrays()[name], rtol=1e-3, atol=1e-4, equal_nan=True)
 
 
+def test_rotated_and_unrotated_parts_of_latent_attention_are_told_apart() -> None:
+    model = tiny("deepseek_v3").double()
+    seen = probe_of(model)
+    arrays, found = seen.arrays(), {(r["part"], r["kind"], r["layer"]): r["value"] for r in norms_of(seen)}
+    for layer in range(4):
+        own, squares, shares = model.model.layers[layer].self_attn, torch.zeros(2, 2), torch.zeros(2, 4)
+        for text in TEXTS:
+            out = model(torch.tensor([text]), output_hidden_states=True, output_attentions=True, use_cache=False)
+            x = model.model.layers[layer].input_layernorm(out.hidden_states[layer])
+            q = own.q_b_proj(own.q_a_layernorm(own.q_a_proj(x))).view(1, len(text), 4, 24).transpose(1, 2)
+            latent = own.kv_a_proj_with_mqa(x)
+            k = own.kv_b_proj(own.kv_a_layernorm(latent[..., :16])).view(1, len(text), 4, 28)[..., :16].transpose(1, 2)
+            k_rot = latent[:, None, :, 16:].expand(-1, 4, -1, -1)
+            turn = model.model.rotary_emb(x, torch.arange(len(text))[None])
+            q_rot, k_rot = apply_rotary_pos_emb_interleave(q[..., 16:], k_rot, *turn)
+            parts = ((q_rot, k_rot), (q[..., :16], k))
+            squares += torch.tensor([[float(y.square().sum()) for y in part] for part in parts])
+            added = (q_rot @ k_rot.mT * own.scaling)[0]
+            logits = out.attentions[layer][0].double().log()  # but for a constant in each row
+            for head, i in itertools.product(range(4), range(len(text))):
+                r, e = added[head, i, : i + 1], logits[head, i, : i + 1]
+                r, e = r - r.mean(), e - e.mean()
+                shares[:, head] += torch.stack([(r * e).mean(), (e * e).mean()])
+        norms = (squares / (4 * sum(map(len, TEXTS)))).sqrt()
+        for row, part in enumerate(("rotated", "unrotated")):
+            for column, kind in enumerate(("query", "key")):
+                assert found[part, kind, layer] == pytest.approx(float(norms[row, column]), rel=1e-5)
+        torch.testing.assert_close(
+            arrays["rotated_share_of_logits"][layer], shares[0] / shares[1], rtol=1e-3, atol=1e-4
+        )
+    assert 0.1 < float(arrays["rotated_share_of_logits"].mean()) < 0.9
+
+
+def norms_of(seen: Probe) -> list[dict[str, Any]]:
+    return [record for record in report.records(seen) if record["metric"] == "norm"]
+
+
 # -- rows
 
 
@@ -141,12 +186,12 @@ def places_of_rows(rows_by_text: list[list[Tensor]], windows: int | None) -> Ten
     return torch.tensor([*named, 1 - sum(named)]).double()
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma2", "gemma3_text"])
+@pytest.mark.parametrize("name", ["llama", "gemma2", "gemma3_text", "deepseek_v3", "inkling_text"])
 def test_places_and_entropy_equal_a_loop_over_the_models_own_weights(name: str) -> None:
     model = tiny(name)
     seen = probe_of(model)
     for layer in range(4):
-        window = 5 if name != "llama" and layer % 2 == 0 else None  # helpers_hf.WINDOW
+        window = 5 if name not in ("llama", "deepseek_v3") and layer % 2 == 0 else None  # helpers_hf.WINDOW
         weights = [weights_of(model, text, layer) for text in TEXTS]
         for head in range(4):
             rows_by_text = [[w_HTT[head, i, : i + 1] for i in range(w_HTT.shape[1])] for w_HTT in weights]
@@ -159,6 +204,54 @@ def test_places_and_entropy_equal_a_loop_over_the_models_own_weights(name: str) 
         torch.testing.assert_close(seen.rows.per_row("largest_weight")[layer], largest_H, rtol=1e-4, atol=1e-4)
         if seen.entropies is not None:
             torch.testing.assert_close(seen.entropies[layer], entropy_H, rtol=1e-4, atol=1e-4)
+
+
+@torch.no_grad()
+def weights_behind_outputs(decoder: Decoder, text: list[int]) -> list[Tensor]:
+    """The weights of every layer of a decoder, [H, T, T], which give the outputs that its attention computed."""
+    found = []
+
+    def check(softmax: Softmax, qkv: tuple[Tensor, ...], options: dict[str, Any], out_BHTC: Tensor) -> None:
+        alpha_BHTT = softmax.all_weights(*qkv[:2], **options)
+        each_head = qkv[2].repeat_interleave(len(alpha_BHTT[0]) // qkv[2].shape[1], 1)
+        torch.testing.assert_close(alpha_BHTT @ each_head, out_BHTC, rtol=1e-9, atol=1e-9)
+        found.append(alpha_BHTT[0])
+
+    hooks = [softmax.register_forward_hook(check, with_kwargs=True) for softmax in decoder.normalisers]
+    decoder.hidden(torch.tensor([text]))
+    for hook in hooks:
+        hook.remove()
+    return found
+
+
+@pytest.mark.parametrize("pe", variants_alone("pe"))
+def test_a_run_is_probed_with_any_encoding(pe: str) -> None:
+    torch.manual_seed(0)
+    sizes = {"d_model": 32, "n_layers": 2, "n_heads": 4, "n_key_heads": 2, "d_mlp": 24, "train_length": 64}
+    model = load_option("model", "tiny", **sizes, initializer_range=0.5)
+    decoder = build_decoder(model, option("pe", pe), option("softmax", "softmax"), 97).double().eval()
+    for parameter in decoder.encodings.parameters():
+        torch.nn.init.normal_(parameter)
+    probed = ProbedDecoder("run", decoder, Bytes().build([]).tokenizer, None)
+    with torch.random.fork_rng():
+        seen = observe(probed, TEXTS, prompt=TEXTS[0])
+    draws = decoder.draws_positions  # then the texts stand at positions of their own
+    if not draws:
+        weights = [weights_behind_outputs(decoder, text) for text in TEXTS]
+        for layer, head in itertools.product(range(2), range(4)):
+            rows_by_text = [[w[layer][head, i, : i + 1] for i in range(len(w[layer][head]))] for w in weights]
+            places = seen.rows.places()[layer][head]
+            torch.testing.assert_close(places, places_of_rows(rows_by_text, None), rtol=1e-6, atol=1e-6)
+            entropies = [float(torch.special.entr(row).sum()) for text in rows_by_text for row in text]
+            for found in (seen.entropies, seen.rows.per_row("entropy")):
+                if found is not None:  # some biases have no fused form
+                    assert float(found[layer][head]) == pytest.approx(sum(entropies) / len(entropies), rel=1e-6)
+            torch.testing.assert_close(seen.prompt.layers[layer].weights[head].double(), weights[0][layer][head])
+    arrays, metrics = seen.arrays(), {record["metric"] for record in report.records(seen)}
+    rotates = draws or any(map(torch.any, probed.tables()))
+    assert seen.rotates == rotates == ("frequencies" in arrays) == ("share_of_slowest_quarter" in metrics)
+    assert metrics >= {"label", "norm", "logit_spread"}
+    assert rotates or not {"logit_by_pair", "places_without_slowest"} & {*arrays}
 
 
 def hand_made(q_HTC: Tensor, k_GTC: Tensor, table: Tensor) -> RowStatistics:

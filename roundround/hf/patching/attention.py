@@ -12,18 +12,22 @@ Tested by tests/hf/test_hf_attention.py.
 
 from __future__ import annotations
 
+import inspect
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
 from roundround.hf.private import attention_name, set_attention_name
+from roundround.kernels.bias import Bias
 from roundround.kernels.keys import AttentionShape, Keys
+from roundround.kernels.precision import at_least_float32
 from roundround.softmax.base import AttentionSoftmax
 from roundround.softmax.sink import Sink
 from roundround.softmax.soft_cap import SoftCap
@@ -93,7 +97,10 @@ def configs_of(model: PreTrainedModel) -> list[Any]:
 def text_decoder(model: PreTrainedModel) -> nn.Module:
     """The text decoder of the model, without its output head and without parts that read images."""
     decoder: nn.Module | None = model.get_decoder()
-    return model.base_model if decoder is None or decoder is model else decoder
+    if decoder is None or decoder is model:
+        decoder = model.base_model
+    inside = (child for child in model.children() if isinstance(child, PreTrainedModel))
+    return next(inside, model) if decoder is model else decoder  # some models do not know their own (Llama 4's text)
 
 
 def attention_layers(model: nn.Module) -> list[nn.Module]:
@@ -102,7 +109,10 @@ def attention_layers(model: nn.Module) -> list[nn.Module]:
     found = [
         m
         for m in inside.modules()
-        if hasattr(m, "layer_idx") and hasattr(m, "scaling") and hasattr(m, "config") and size_of_head(m)
+        if isinstance(getattr(m, "layer_idx", None), int)
+        and hasattr(m, "scaling")
+        and hasattr(m, "config")
+        and size_of_head(m)
     ]
     if not found:
         raise UserError(
@@ -145,16 +155,26 @@ def is_patched(model: nn.Module) -> bool:
 
 
 def size_of_head(layer: nn.Module) -> int | None:
-    """The number of channels of a head, which has two names in transformers; None if the layer has neither."""
-    size = getattr(layer, "head_dim", None) or getattr(layer, "head_size", None)
-    return int(size) if isinstance(size, int) else None
+    """The number of channels of a query, which has three names in transformers; None if the layer has none of them.
+
+    Latent attention (DeepSeek-V2, arXiv:2405.04434, section 2.1) has the first: values have another size there.
+    """
+    found = (getattr(layer, name, None) for name in ("qk_head_dim", "head_dim", "head_size"))
+    return next((size for size in found if size and isinstance(size, int)), None)
+
+
+def other_layers(model: PreTrainedModel) -> dict[int, str]:
+    """The kind of each layer of a hybrid model that has no attention to measure, such as `conv`, by its number."""
+    kinds = getattr(model.config.get_text_config(), "layer_types", None) or []
+    known = {layer.layer_idx for layer in attention_layers(model)}
+    return {number: str(kind) for number, kind in enumerate(kinds) if number not in known}
 
 
 def shape_of(layer: Any) -> AttentionShape:
     """The sizes of an attention layer of a Hugging Face model."""
     config, head_dim = layer.config, size_of_head(layer)
     assert head_dim is not None
-    n_heads = int(config.num_attention_heads)
+    n_heads = int(getattr(layer, "num_heads", None) or config.num_attention_heads)  # kinds of layers can differ
     return AttentionShape(
         n_heads=n_heads,
         n_key_heads=n_heads // int(getattr(layer, "num_key_value_groups", 1)),
@@ -225,6 +245,7 @@ def attention(
     softcap: float | None = None,
     s_aux: Tensor | None = None,
     position_bias: Tensor | None = None,
+    indices: Tensor | None = None,
     **others: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """The function that models call: queries [B, H, Q, C], keys and values [B, G, K, C] -> output [B, Q, H, C].
@@ -238,10 +259,16 @@ def attention(
     if not isinstance(attention_mask, ModelKeys):
         raise UserError("the model makes its own attention mask; roundround would ignore it and lose causality")
     own = type(softmax).__name__
+    n_chosen = key.shape[2] if indices is None else indices.shape[-1]  # keys that an indexer chose for each query
+    eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
+    read = {} if eager is None else inspect.signature(eager).parameters  # the mask has `sliding_window`
+    unknown = [key for key in others if key in read and others[key] is not None and key != "sliding_window"]
     for dropped, what in (
+        (unknown, f"{', '.join(unknown)} that roundround does not know"),  # such as the sinks of Inkling 2
         (attention_mask.of_no_layer, "a layer with a window of 0 tokens"),
         (key.shape[2] > attention_mask.n_given, "keys that its mask does not know"),  # DeepSeek-V4's compressed keys
-        (dropout or position_bias is not None, "dropout or position biases; call model.eval()"),
+        (dropout, "dropout; call model.eval()"),
+        (n_chosen < key.shape[2], f"an indexer that hides keys of texts longer than {n_chosen:,} tokens"),
         (softcap is not None and not isinstance(softmax, SoftCap), f"a cap on its logits, which {own} drops"),
         (s_aux is not None and not isinstance(softmax, Sink), f"sinks, which {own} drops"),
     ):
@@ -256,7 +283,7 @@ def attention(
     options: dict[str, Any] = {
         "scale": query.shape[-1] ** -0.5 if scaling is None else scaling,
         "keys": attention_mask,
-        "bias": None,
+        "bias": None if position_bias is None else GivenBias(position_bias),
         "rows": softmax.row_parameters(x_BTD),
     }
     q, k, v = query, key[:, :, :n_keys], value[:, :, :n_keys]
@@ -266,6 +293,18 @@ def attention(
     return out_BHQC.transpose(1, 2).contiguous(), alpha_BHQK
 
 
+@final
+class GivenBias(Bias):
+    """The bias that a model computes itself, [1 or B, 1 or H, Q, K], as Inkling does from relative positions."""
+
+    def __init__(self, bias_BHQK: Tensor) -> None:
+        self.bias_BHQK = bias_BHQK
+
+    def block(self, keys: Keys, a: int, b: int) -> Tensor:
+        first, last = keys.span(a, b)
+        return at_least_float32(self.bias_BHQK[:, :, a:b, first:last])
+
+
 # -- the mask: which query sees which key, without a mask tensor
 
 
@@ -273,7 +312,8 @@ def attention(
 class ModelKeys(Keys):
     """Keys in place of a mask tensor, with the few operations that models apply to a mask.
 
-    A model can slice this object along the axis of queries. Generation with a static cache makes the object before it
+    A model can slice this object along the axis of queries. An indexer takes the one head of the mask and gets a
+    tensor, True at visible keys. Generation with a static cache makes the object before it
     calls the model; `mask` then returns the same object. n_given: the number of keys for which the model requested the
     mask, including keys after the last visible one. of_no_layer: whether the window has 0 tokens; no layer can then use
     the mask (as in a Qwen2 MoE model without windows).
@@ -286,8 +326,10 @@ class ModelKeys(Keys):
     def contiguous(self) -> ModelKeys:
         return self
 
-    def __getitem__(self, index: Any) -> ModelKeys:
+    def __getitem__(self, index: Any) -> ModelKeys | Tensor:
         every, whole = range(self.n_keys), slice(None)
+        if index in ((whole, 0), (whole, 0, whole, whole)):
+            return self.visible(0, self.n_queries)[:, 0]
         known = isinstance(index, tuple) and len(index) == 4 and index[:2] == (whole, whole)
         if not known or not all(isinstance(part, slice) for part in index[2:]) or every[index[3]] != every:
             raise UserError(f"the model slices its attention mask by [{index}], which roundround does not know")
@@ -309,13 +351,14 @@ def mask(
 ) -> ModelKeys:
     """The registered mask function. It returns an object that the model hands to `attention` in place of a mask.
 
-    Raises UserError if the model's own mask hides keys that causality, the window and padding leave visible.
+    local_size: the length of a window or of a chunk. Raises UserError if the model's own mask hides keys that
+    causality, the window or the chunk, and padding leave visible.
     """
     if isinstance(attention_mask, ModelKeys):
         return attention_mask
     offset = int(q_offset) - kv_offset
     n_keys = min(kv_length, offset + q_length)
-    valid_BK = None
+    valid_BK = begins = None
     n_forgotten: Tensor | int = kv_offset  # keys that the cache of a window has dropped; some normalisers count them
     if attention_mask is not None:
         n_forgotten = attention_mask[:, :kv_offset].bool().sum(-1)[:, None, None, None] if kv_offset else 0
@@ -331,11 +374,16 @@ def mask(
         n_given=kv_length,
         n_forgotten=n_forgotten,
     )
-    if not keys.of_no_layer and not agrees(keys, mask_function, int(q_offset), kv_offset, batch_size):
-        raise UserError(
-            "the model's attention mask is neither causal nor a sliding window; roundround cannot replace it"
-        )
-    return keys
+    if kv_offset:  # chunks count from the first token that is not padding, and the cache has dropped it
+        padding = 0 if attention_mask is None else (attention_mask.cumsum(-1) == 0).sum(-1)[:, None, None]
+        begins = (padding - kv_offset) % (local_size or 1)
+    chunked = replace(keys, window=None, chunk=local_size or None, begins=begins)
+    for known in (keys, chunked):
+        if known.of_no_layer or agrees(known, mask_function, int(q_offset), kv_offset, batch_size):
+            return known
+    raise UserError(
+        "the model's attention mask is neither causal nor a sliding window nor chunks; roundround cannot replace it"
+    )
 
 
 def agrees(keys: Keys, mask_function: Callable[..., Tensor], q_offset: int, kv_offset: int, batch_size: int) -> bool:
@@ -352,13 +400,13 @@ def agrees(keys: Keys, mask_function: Callable[..., Tensor], q_offset: int, kv_o
         rows, columns = row_Q[:, None], column_K[None]
     else:
         rows, columns = some_pairs(keys)
-    distance = rows + keys.n_keys - keys.n_queries - columns
-    seen = (distance >= 0) & (distance < (keys.window or keys.n_keys))
+    seen = (columns >= keys.first_visible(rows)) & (columns < keys.end_visible(rows))  # [B, ...] after padding
     batch_B111 = torch.arange(batch_size, device=row_Q.device)[:, None, None, None]
     theirs = mask_function(
         batch_B111, torch.zeros_like(batch_B111[:1]), rows[None, None] + q_offset, columns[None, None] + kv_offset
     )
-    return bool((theirs == seen).all())
+    alike = theirs == (seen[:, None] if seen.ndim == 3 else seen)
+    return bool((alike if keys.valid_BK is None else alike | ~keys.valid_BK[:, columns][:, None]).all())
 
 
 def some_pairs(keys: Keys) -> tuple[Tensor, Tensor]:
@@ -366,7 +414,7 @@ def some_pairs(keys: Keys) -> tuple[Tensor, Tensor]:
     row_Q = torch.arange(keys.n_queries, device=keys.k_pos_BK.device)
     last = keys.n_keys - keys.n_queries
     steps = [2**i for i in range(keys.n_keys.bit_length())]
-    window = [] if keys.window is None else [keys.window - 1, keys.window]
+    window = [end for size in (keys.window, keys.chunk) if size is not None for end in (size - 1, size)]
     distance_D = torch.tensor(sorted({0, *steps, *(-n for n in steps), *window}), device=row_Q.device)
     column_DQ = row_Q + last - distance_D[:, None]
     there_DQ = (column_DQ >= 0) & (column_DQ < keys.n_keys)

@@ -70,7 +70,7 @@ class Patch:
                 if not alike or len(set(rotating)) > 1:  # the rotation differs by layer: test what each layer does
                     tokens = range(min(N_TOKENS, model.get_input_embeddings().num_embeddings))
                     probed = ProbedHuggingFaceModel(type(model).__name__, model, None)
-                    layouts = check(probed, tokens, ablated=True)
+                    layouts = check(probed, tokens)
                     wrong = [
                         str(softmax.shape.layer)
                         for softmax, layout, turns in zip(probed.normalisers, layouts, rotating, strict=True)

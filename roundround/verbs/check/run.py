@@ -46,7 +46,7 @@ from roundround.support.console import print_status, print_table
 from roundround.support.errors import NoVerdict, Refuted, UserError, one_line
 from roundround.support.files import home_expanded, write_atomically
 from roundround.trained.models import TrainedRun, refuse_other_kinds
-from roundround.trained.patterns import runs_of
+from roundround.trained.patterns import runs_of, without_attention
 from roundround.verbs.check import CheckConfig
 
 OF_THE_VECTORS = ("n_heads", "n_key_heads", "head_dim", "positions", "seed")
@@ -83,19 +83,29 @@ def check(cfg: DictConfig, invocation: Invocation) -> None:
         model, tokenizer = source.load(device)
         if config.weights:
             return show_fitted(cfg, config, invocation, model, tokenizer)
+        from roundround.hf.patching.attention import other_layers
+
         reports, run_of, unread = check_pretrained(model), None, unread_keys(read_json(source.config_file()), model)
+        others, n_chosen = other_layers(model), getattr(model.config.get_text_config(), "index_topk", None)
         name, where = source.path.rstrip("/").rpartition("/")[2], "config.json"
     else:
         assert config.run is not None
         directory = find_run(config.run, config.outputs, "train", done=True)
         trained = TrainedRun(directory, trust=config.trust)
         reports, run_of, unread = check_run(trained, config.checkpoint, device), str(directory), []
+        others, n_chosen = dict[int, str](), None
         name, where = "/".join(directory.parts[-2:]), "run.json"
     with opened_run(invocation, cfg) as run:
         run.note(choices=invocation.given, device=describe_device(device), run=run_of, facts={"model": name})
-        run.results(records(reports, unread), differences=sum(len(one.differences()) for one in reports))
+        found = [{"metric": "kind_of_layer", "layer": layer, "value": kind} for layer, kind in others.items()]
+        found += [] if n_chosen is None else [{"metric": "keys_of_indexer", "value": n_chosen}]
+        run.results(records(reports, unread) + found, differences=sum(len(one.differences()) for one in reports))
         if run.writes:
             show(reports, unread, name, where)
+            if others:
+                print_status(without_attention(others))
+            if n_chosen is not None:
+                print_status(f"an indexer chooses at most {n_chosen:,} keys for each query; its choice is not checked")
     for verdict, error, words in (
         (DIFFERS, Refuted, "differ from"),
         (NOT_COMPARED, NoVerdict, "could not be compared with"),
@@ -136,13 +146,15 @@ def row(report: LayerReport) -> tuple[str, ...]:
     """The measurements of a layer as cells of a table; ROWS has the names of these measurements."""
     turning, seen = report.turning, report.seen
     rotates, least = bool(turning.n_rotated), "at least " if report.n_slow else ""
+    first, last = (int(end) for end in turning.channels_P2.aminmax())
+    where = f", channels {first} to {last}" if rotates and first else ""  # of latent attention the last
     remarks = ["bias on logits"] if seen.biased else []
     if abs(seen.growth - 1) > 1e-2:
         remarks.append(f"queries grow by {seen.growth:.3g}")
     return (
         "; ".join([named(report.scheme), *remarks]),
         turning.pairing or "",
-        f"{least}{turning.n_rotated} of {turning.n_pairs}",
+        f"{least}{turning.n_rotated} of {turning.n_pairs}{where}",
         f"{least}{float(f'{slowest(report):.5g}'):,.0f}" if rotates else "",  # further digits are rounding
         "" if not rotates else "unknown" if seen.factor is None else f"{seen.factor:.4g}",
         "" if report.window is None else f"{report.window:,}",
@@ -178,6 +190,7 @@ def records(reports: Sequence[LayerReport], unread: Sequence[str]) -> list[dict[
             "rotated_pairs": report.turning.n_rotated,
             "slow_pairs": report.n_slow,
             "pairs": report.turning.n_pairs,
+            "first_channel": int(report.turning.channels_P2.min()) if report.turning.n_rotated else None,
             "slowest_wavelength": slowest(report) if report.turning.n_rotated else None,
             "window": report.window,
             "chunk": report.chunk,

@@ -143,7 +143,8 @@ def ablate(
     If there are no bands, `draw_curve` sets more and more frequencies to zero. measure: the function that returns the
     loss of the texts.
     """
-    check(probed, texts[0])
+    if not any(layout.n_rotated for layout in check(probed, texts[0])):
+        raise UserError(f"ablate= sets frequencies to zero, and {probed.name} rotates no channels at known frequencies")
     cut = [ablation.without(table, bands) for table in probed.tables()]
     before, common = measure(), {} if windowed is None else windowed.reading()
     if run.writes:
@@ -158,7 +159,7 @@ def ablate(
     if config.rows:
         seen = observe(probed, texts, batch_tokens=config.batch_tokens, entropy=False)
         with probed.with_frequencies(cut):
-            changed = observe(probed, texts, batch_tokens=config.batch_tokens, entropy=False, ablated=True)
+            changed = observe(probed, texts, batch_tokens=config.batch_tokens, entropy=False)
         for when, ablated, found in (("before", "none", seen), ("after", name, changed)):
             assert found.rows is not None
             changes += [{**r, "ablate": ablated} for r in report.by_place(found.layers, found.rows.places())]
