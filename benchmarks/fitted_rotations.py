@@ -99,7 +99,7 @@ def answers(path: Path, own: Rope, rope: Rope, texts: Path, *, true: bool) -> li
     """The answer for each kind of layers of a model with these `rope_parameters`."""
     config, tokenizer = AutoConfig.from_pretrained(path), AutoTokenizer.from_pretrained(path)
     config.rope_parameters = own
-    model = AutoModelForCausalLM.from_pretrained(path, config=config, dtype=torch.float32).eval().requires_grad_(False)
+    model = AutoModelForCausalLM.from_pretrained(path, config=config, dtype="auto").eval().requires_grad_(False)
     kinds, honest = declared_rotations(model)
     model.config.rope_parameters = rope
     ids = tokenizer(texts.read_text()).input_ids

@@ -42,7 +42,7 @@ from roundround.support.errors import UserError
 
 TEXTS, SEARCHED, LENGTH = 16, 2, 512  # texts in all and in the search, and the most tokens of a text
 LEAST = 0.01  # nats per token
-ROUNDS, FINALISTS = 3, 12
+ROUNDS, FINALISTS, NEAR = 3, 12, 0.1  # of the search, and who is asked on every text: the best, within NEAR nats
 UNROTATED = ", without rotation"  # at the end of the name of a kind
 BASES = [10.0**power for power in range(2, 8)]
 FINER = [10**power for power in (-0.5, -0.25, -0.1, 0.1, 0.25, 0.5)]
@@ -107,10 +107,12 @@ def loss_of(model: PreTrainedModel, kinds: Sequence[str], guesses: Mapping[str, 
         channels = torch.arange(2 * turns_TP.shape[1]).view(*((2, -1) if half_split else (-1, 2)))
         first_P, second_P = channels if half_split else channels.T
         tokens_first = x.shape[1] == len(pos_T1)  # [B, T, H, C], else [B, H, T, C]
-        turned = torch.complex(x[..., first_P], x[..., second_P]) * (turns_TP[:, None] if tokens_first else turns_TP)
-        made = x.clone()
+        made = x.to(torch.float32, copy=True)
+        turned = torch.complex(made[..., first_P], made[..., second_P]) * (
+            turns_TP[:, None] if tokens_first else turns_TP
+        )
         made[..., first_P], made[..., second_P] = turned.real, turned.imag
-        return made
+        return made.to(x.dtype)
 
     if any(kind.endswith(UNROTATED) for kind in kinds):
         rotating(model, [1] * len(kinds))  # for good; a guess of no rotation is the identity
@@ -171,7 +173,8 @@ def fitted_rotations(model: PreTrainedModel, ids: Sequence[int]) -> list[dict[st
             break
     found = []
     for kind in best:
-        finalists = [declared[kind], *(one for _, one in sorted(seen[kind].values(), key=itemgetter(0))[:FINALISTS])]
+        (least_searched, _), *_ = ranked = sorted(seen[kind].values(), key=itemgetter(0))[:FINALISTS]
+        finalists = [declared[kind], *(one for loss, one in ranked if loss - least_searched < NEAR)]
         losses = [loss_of(model, kinds, {**best, kind: one}, texts_BT) for one in finalists]
         least = min(losses, key=lambda loss: float(loss.mean()))
         means = [float((loss - least).mean()) for loss in losses]
