@@ -27,6 +27,7 @@ from roundround.asking.fitted_rotations import (
     LENGTH,
     NOTHING,
     TEXTS,
+    UNROTATED,
     Guess,
     declared_rotations,
     fitted_rotations,
@@ -100,8 +101,9 @@ def answers(path: Path, own: Rope, rope: Rope, texts: Path, *, true: bool) -> li
     config, tokenizer = AutoConfig.from_pretrained(path), AutoTokenizer.from_pretrained(path)
     config.rope_parameters = own
     model = AutoModelForCausalLM.from_pretrained(path, config=config, dtype="auto").eval().requires_grad_(False)
-    kinds, honest = declared_rotations(model)
+    honest = {kind.removesuffix(UNROTATED): guess for kind, guess in declared_rotations(model)[1].items()}
     model.config.rope_parameters = rope
+    kinds, _ = declared_rotations(model)
     ids = tokenizer(texts.read_text()).input_ids
     records = fitted_rotations(model, ids)
     length = min(LENGTH, config.get_text_config().max_position_embeddings)
@@ -109,7 +111,7 @@ def answers(path: Path, own: Rope, rope: Rope, texts: Path, *, true: bool) -> li
     best = {record["kind"]: guess_of(record["best"]) for record in records}
     least, found = loss_of(model, kinds, best, texts_BT), []
     for record in records:
-        trial = {**best, record["kind"]: honest[record["kind"]]}
+        trial = {**best, record["kind"]: honest[record["kind"].removesuffix(UNROTATED)]}
         cost = float((loss_of(model, kinds, trial, texts_BT) - least).mean())
         wrong = record["verdict"] == "differs" if true else record["verdict"] == "as declared" or cost >= LEAST
         hidden = not true and record["value"] - cost < LEAST  # the false config costs no more than the true one
