@@ -5,9 +5,10 @@ config.json, and which channels form a pair. The search goes from coarse to fine
 with pairings, then the share of pairs that rotate and the scalings, then finer bases.
 
 The rule. The first half of the texts chooses the best guess, and the second half judges. There the losses under two
-guesses are compared text by text; the 95 % interval of the mean difference is that of Student's t over texts. A guess cannot be told apart from the best if the interval includes 0; the answer is the one of
-these with the fewest keys. The weights contradict their config if the declared rotation costs at least LEAST nats per
-token more than the best, and the interval is above 0.
+guesses are compared text by text; the 95 % interval of the mean difference is that of Student's t over texts. A guess
+cannot be told apart from the best if the interval includes 0; the answer is the one of these with the fewest keys. The
+weights contradict their config if the declared rotation costs at least LEAST nats per token more than the best, and the
+interval is above 0.
 
 Shapes: B texts, T tokens, P pairs of channels.
 
