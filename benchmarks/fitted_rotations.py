@@ -4,8 +4,8 @@
 
 Each model is asked with its own config, and with FALSE others that are drawn at random. For layers that the config
 rotates as the true one does, an answer is right if it does not contradict the config. For others it is right if it
-does, and if the true rotation costs less than LEAST nats per token more than the answer. A false rotation cannot be told
-apart from the true one if it costs less than LEAST more, or less than half of the interval.
+does, and if the true rotation costs less than LEAST nats per token more than the answer. A false rotation cannot be
+told apart from the true one if it costs less than LEAST more, or less than half of the interval.
 docs/results/engines/weights.csv has a row for each answer; rows that are there are not asked again.
 """
 
