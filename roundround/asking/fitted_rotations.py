@@ -77,7 +77,9 @@ def declared_rotations(model: PreTrainedModel) -> tuple[list[str], dict[str, Gue
     """
     config, kinds, declared = model.config.get_text_config(), [], {}
     if not rotary_tables(model):
-        raise UserError(f"{type(model).__name__} has no rotary encoding with a table of frequencies; nothing can be asked")
+        raise UserError(
+            f"{type(model).__name__} has no rotary encoding with a table of frequencies; nothing can be asked"
+        )
     for layer in range(config.num_hidden_layers):
         said = declared_by(config, layer, head_dim(model), config.max_position_embeddings)
         kind, rope = (getattr(config, "layer_types", None) or {layer: "all layers"})[layer], rope_of(config, layer)

@@ -45,7 +45,7 @@ from roundround.records.provenance import (
 from roundround.records.run import Invocation, Run
 from roundround.support import __version__
 from roundround.support.console import print_result
-from roundround.support.errors import Interrupted, PeerLost, UserError, check_no_credentials, one_line
+from roundround.support.errors import Interrupted, NoVerdict, PeerLost, UserError, check_no_credentials, one_line
 from roundround.support.files import is_full, leftovers, parse_json, write_atomically, write_json
 
 log = logging.getLogger(__name__)
@@ -157,7 +157,8 @@ def its_end(
         end(run, status, 1, memory)
         raise
     except BaseException as error:
-        end(run, f"failed: {type(error).__name__}: {one_line(error)}", 1, memory)
+        code = 3 if isinstance(error, NoVerdict) else 1
+        end(run, f"failed: {type(error).__name__}: {one_line(error)}", code, memory)
         raise
 
 
