@@ -7,8 +7,8 @@ with pairings, then the share of pairs that rotate and the scalings, then finer 
 The rule. The losses under two guesses are compared text by text; the 95 % interval of the mean difference is that of
 Student's t over texts. A guess cannot be told apart from the best if the interval includes 0; the answer is the one of
 these with the fewest keys. The weights contradict their config if the declared rotation costs at least LEAST nats per
-token more than the best, and the interval is above 0. There is no verdict if the best loss is not below that of guessing
-each token by its frequency in the text: such a model has not learnt this text.
+token more than the best, and the interval is above 0. There is no verdict if the best loss is not below the loss of
+guessing each token by its frequency in the text: such a model has not learnt this text.
 
 Shapes: B texts, T tokens, P pairs of channels.
 
@@ -162,9 +162,9 @@ def fitted_rotations(model: PreTrainedModel, ids: Sequence[int]) -> list[dict[st
     if len(ids) < TEXTS * (length := min(LENGTH, longest)):
         raise UserError(f"text= has {len(ids):,} tokens; {TEXTS * length:,} are needed")
     texts_BT = torch.tensor(ids[: TEXTS * length]).view(TEXTS, length)
-    n_V = texts_BT[:, -(length // 2) :].unique(return_counts=True)[1]
+    n_V = texts_BT[:, -(length // 2) :].flatten().bincount()
     chance = float(torch.special.entr(n_V / n_V.sum()).sum())
-    if len(texts_BT.unique(dim=0)) == 1:
+    if (texts_BT == texts_BT[0]).all():
         raise NoVerdict(f"the text says nothing: its {TEXTS} stretches of {length} tokens are alike")
     seen: dict[str, dict[str, tuple[float, Guess]]] = {}
     for _ in range(ROUNDS):

@@ -56,7 +56,7 @@ class OpenAI(Engine):
         """A part of the server's answer. Raises RuntimeError if it has none, and UserError if there is no body."""
         url, kind = f"{self.url.rstrip('/').removesuffix('/v1')}/v1/{path}", RuntimeError if body else UserError
         try:
-            request = Request(url, body and json.dumps(body).encode(), {"Content-Type": "application/json"})
+            request = Request(url, json.dumps(body).encode() if body else None, {"Content-Type": "application/json"})
             with urlopen(request, timeout=self.timeout) as answer:
                 return part(json.load(answer))
         except HTTPError as error:

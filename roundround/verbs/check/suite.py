@@ -41,8 +41,10 @@ def write(cfg: DictConfig, config: CheckConfig, invocation: Invocation) -> None:
     try:
         folder.mkdir()  # before the work
     except OSError as error:
-        words = "is there already" if folder.exists() else f"cannot be made in {folder.parent}: {error.strerror}"
-        raise UserError(f"to={config.to} {words}; give another name") from error
+        raise UserError(
+            f"to={config.to} {'is there already' if folder.exists() else f'cannot be made: {one_line(error)}'}; "
+            "give another name"
+        ) from error
     with opened_run(invocation, cfg) as run:
         run.note(choices=invocation.given, device=describe_device(torch.device("cpu")), suite=str(folder))
         for name in names:
@@ -58,7 +60,16 @@ def judge_all(cfg: DictConfig, config: CheckConfig, invocation: Invocation) -> N
         raise UserError(f"suite={','.join(config.suite)}: give one folder of cases")
     cases = read_suite(home_expanded(config.suite[0], "suite"))
     if config.engine is None:
-        verdicts = verdicts_on_files(str(config.answers), cases)
+        folder = home_expanded(config.answers or "", "answers")
+        if not config.answers or not folder.is_dir():
+            raise UserError(f"answers={config.answers} is not a folder; it must hold a file CASE.json for each case")
+        given = read_each(partial(read_answers, folder), cases)
+        if others := sorted({path.name for path in folder.iterdir()} - {f"{case.folder.name}.json" for case in cases}):
+            print_status(f"{folder}: not judged, because no case has this name: {', '.join(others)}")
+        verdicts: Iterable[tuple[str, str, Verdict]] = [
+            (case.folder.name, "", judge(case, *said) if said else Verdict())
+            for case, said in zip(cases, given, strict=True)
+        ]
     else:
         engine = build(config.engine, Engine)  # type: ignore[type-abstract]
         if engine.precision not in ("float32", *PRECISIONS):
@@ -81,20 +92,6 @@ def judge_all(cfg: DictConfig, config: CheckConfig, invocation: Invocation) -> N
         raise Refuted(f"{wrong} of {len(records)} answers differ from what the models expect")
     if not counts[AGREES]:
         raise NoVerdict("nothing could be compared")
-
-
-def verdicts_on_files(answers: str, cases: list[Case]) -> Iterable[tuple[str, str, Verdict]]:
-    """The case, no form, and the verdict on the file of each case. Raises UserError if a file is wrong."""
-    folder = home_expanded(answers, "answers")
-    if not answers or not folder.is_dir():
-        raise UserError(f"answers={answers} is not a folder; it must hold a file CASE.json for each case")
-    given = read_each(partial(read_answers, folder), cases)
-    if others := sorted({path.name for path in folder.iterdir()} - {f"{case.folder.name}.json" for case in cases}):
-        print_status(f"{folder}: not judged, because no case has this name: {', '.join(others)}")
-    return [
-        (case.folder.name, "", judge(case, *said) if said else Verdict())
-        for case, said in zip(cases, given, strict=True)
-    ]
 
 
 def verdicts_of(engine: Engine, cases: list[Case]) -> Iterable[tuple[str, str, Verdict]]:
