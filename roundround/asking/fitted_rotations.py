@@ -105,7 +105,7 @@ def loss_of(model: PreTrainedModel, kinds: Sequence[str], guesses: Mapping[str, 
         encoding = declared_by(view, 0, head_dim(model), config.max_position_embeddings).encoding
         frequencies_P = encoding.frequencies() if isinstance(encoding, RotaryEncoding) else torch.zeros(1)
         factor = torch.full_like(pos_T1 * frequencies_P, getattr(encoding, "attention_factor", 1.0))
-        turns[kind] = torch.polar(factor, pos_T1 * frequencies_P)
+        turns[kind] = torch.polar(factor, pos_T1 * frequencies_P).to(texts_BT.device)
 
     def rotated(x: Tensor) -> Tensor:
         turns_TP, half_split = turns[running[0]], guesses[running[0]].pairing == PAIRINGS[0]
@@ -133,7 +133,7 @@ def loss_of(model: PreTrainedModel, kinds: Sequence[str], guesses: Mapping[str, 
         logits = (model(text[None], use_cache=False, logits_to_keep=half + 1).logits[0, :-1] for text in texts_BT)
         return torch.stack(
             [cross_entropy(x_TV.float(), text[-half:]) for x_TV, text in zip(logits, texts_BT, strict=True)]
-        )
+        ).cpu()
 
 
 def variants(guess: Guess, longest: int) -> list[list[Guess]]:
@@ -161,7 +161,7 @@ def fitted_rotations(model: PreTrainedModel, ids: Sequence[int]) -> list[dict[st
     best, longest = dict(declared), int(model.config.get_text_config().max_position_embeddings)
     if len(ids) < TEXTS * (length := min(LENGTH, longest)):
         raise UserError(f"text= has {len(ids):,} tokens; {TEXTS * length:,} are needed")
-    texts_BT = torch.tensor(ids[: TEXTS * length]).view(TEXTS, length)
+    texts_BT = torch.tensor(ids[: TEXTS * length], device=model.device).view(TEXTS, length)
     n_V = texts_BT[:, -(length // 2) :].flatten().bincount()
     chance = float(torch.special.entr(n_V / n_V.sum()).sum())
     if (texts_BT == texts_BT[0]).all():
