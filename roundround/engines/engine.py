@@ -91,14 +91,7 @@ def checked(values: Any, case: Case) -> Tensor:
         raise ValueError("log_probs must be a list of numbers, one for each token after the first")
     values, n = values[values[:1] == [None] :], len(case.ids) - 1
     answers = torch.tensor([one if isinstance(one, int | float) else math.nan for one in values], dtype=torch.float32)
-    wrong, bases = (
-        "",
-        [
-            b
-            for b in (2, 10)
-            if len(values) == n and rms(answers * math.log(b) - case.right) < 0.05 * rms(answers - case.right)
-        ],
-    )
+    wrong = ""
     if len(values) != n:
         wrong = f"it has {len(values):,} numbers; the prompt has {n:,} tokens after the first"
     elif not answers.isfinite().all():
@@ -106,7 +99,7 @@ def checked(values: Any, case: Case) -> Tensor:
     elif (answers > 1e-3).any():
         what = "probabilities" if ((answers >= 0) & (answers <= 1)).all() else "numbers above 0"
         wrong = f"it holds {what}; it must hold the natural logarithm of each probability"
-    elif bases:
+    elif bases := [b for b in (2, 10) if rms(answers * math.log(b) - case.right) < 0.05 * rms(answers - case.right)]:
         wrong = f"it holds logarithms of base {bases[0]}; it must hold natural logarithms"
     if wrong:
         raise ValueError(wrong)

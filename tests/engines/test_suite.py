@@ -360,4 +360,4 @@ def test_a_server_is_asked(
     assert_refused(roundround(*command), f"{url}/v1/models answers with status 400")
     assert_refused(roundround(*command[:3], "engine.url=http://127.0.0.1:9"), "/v1/models does not answer")
     assert_refused(roundround(*command[:3], "engine.url=127.0.0.1:9"), "unknown url type")
-    assert_refused(roundround(*command, "engine.timeout=0"), "does not answer within 0 s")
+    assert_refused(roundround(*command, "engine.timeout=0"), "does not answer (timeout 0 s)")

@@ -40,7 +40,7 @@ class OpenAI(Engine):
         return [str(name) for name in self.answer("models", lambda said: [model["id"] for model in said["data"]])]
 
     def log_probs(self, checkpoint: Path, ids: list[int], folder: Path) -> Answers:
-        case, form = checkpoint.parts[-2:]  # of an unknown form: the folder of the suite, and the case
+        case, form = ("", *checkpoint.parts)[-2:]  # of an unknown form: the folder of the suite, and the case
         name = next((one for one in self.served if one == form or f"/{one}".endswith(f"/{case}/{form}")), None)
         if name is None:
             return f"the server has {', '.join(self.served) or 'no model'}"
@@ -62,6 +62,6 @@ class OpenAI(Engine):
         except HTTPError as error:
             raise kind(f"{url} answers with status {error.code}: {error.read(200).decode(errors='replace')}") from error
         except (OSError, HTTPException) as error:
-            raise kind(f"{url} does not answer within {self.timeout:g} s: {one_line(error)}") from error
+            raise kind(f"{url} does not answer (timeout {self.timeout:g} s): {one_line(error)}") from error
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise kind(f"{url} does not speak the OpenAI protocol: {one_line(error)}") from error
