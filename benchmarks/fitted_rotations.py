@@ -2,9 +2,10 @@
 
     python benchmarks/fitted_rotations.py --texts FILE MODEL...    # folders that `roundround export` or the hub wrote
 
-Each model is asked with its own config, and with FALSE others that are drawn at random. An answer is right if the true
-config is not contradicted; if a false one is, and the true rotation costs less than LEAST nats per token more than the
-answer. A false config that costs less than LEAST more than the true one cannot be told apart from it.
+Each model is asked with its own config, and with FALSE others that are drawn at random. For layers that the config
+rotates as the true one does, an answer is right if it does not contradict the config. For others it is right if it
+does, and if the true rotation costs less than LEAST nats per token more than the answer. A false rotation cannot be
+told apart from the true one if it costs less than LEAST more, or less than half of the interval.
 docs/results/engines/weights.csv has a row for each answer; rows that are there are not asked again.
 """
 
@@ -23,10 +24,12 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
 from roundround.asking.fitted_rotations import (
+    JUDGED,
     LEAST,
     LENGTH,
     NOTHING,
     TEXTS,
+    UNROTATED,
     Guess,
     declared_rotations,
     fitted_rotations,
@@ -86,7 +89,7 @@ def main() -> None:
             if any((row["model"], row["config"]) == (path.name, name) for row in known):
                 continue
             rope = own if name == "its own" else falsified(own, longest, name)
-            for row in answers(path, own, rope, given.texts, true=rope == own):
+            for row in answers(path, own, rope, given.texts):
                 known.append({"model": path.name, "config": name, **row})
                 print(*known[-1].values(), sep=" | ", flush=True)
             with STORED.open("w", newline="") as file:
@@ -95,13 +98,15 @@ def main() -> None:
                 writer.writerows(known)
 
 
-def answers(path: Path, own: Rope, rope: Rope, texts: Path, *, true: bool) -> list[dict[str, Any]]:
+def answers(path: Path, own: Rope, rope: Rope, texts: Path) -> list[dict[str, Any]]:
     """The answer for each kind of layers of a model with these `rope_parameters`."""
     config, tokenizer = AutoConfig.from_pretrained(path), AutoTokenizer.from_pretrained(path)
     config.rope_parameters = own
-    model = AutoModelForCausalLM.from_pretrained(path, config=config, dtype=torch.float32).eval().requires_grad_(False)
-    kinds, honest = declared_rotations(model)
+    model = AutoModelForCausalLM.from_pretrained(path, config=config, dtype="auto").eval().requires_grad_(False)
+    _, honest = declared_rotations(model)
+    honest = {kind.removesuffix(UNROTATED): guess for kind, guess in honest.items()} | honest
     model.config.rope_parameters = rope
+    kinds, _ = declared_rotations(model)
     ids = tokenizer(texts.read_text()).input_ids
     records = fitted_rotations(model, ids)
     length = min(LENGTH, config.get_text_config().max_position_embeddings)
@@ -109,19 +114,17 @@ def answers(path: Path, own: Rope, rope: Rope, texts: Path, *, true: bool) -> li
     best = {record["kind"]: guess_of(record["best"]) for record in records}
     least, found = loss_of(model, kinds, best, texts_BT), []
     for record in records:
-        trial = {**best, record["kind"]: honest[record["kind"]]}
-        cost = float((loss_of(model, kinds, trial, texts_BT) - least).mean())
-        wrong = record["verdict"] == "differs" if true else record["verdict"] == "as declared" or cost >= LEAST
-        hidden = not true and record["value"] - cost < LEAST  # the false config costs no more than the true one
+        kind, cost, half_width = (record[key] for key in ("kind", "value", "half_width"))
+        right = honest.get(kind, honest[kind.removesuffix(UNROTATED)])
+        of_truth = float((loss_of(model, kinds, {**best, kind: right}, texts_BT) - least)[JUDGED:].mean())
+        if record["declared"] == str(right):  # the false config rotates these layers as the true one does
+            answer = "wrong" if record["verdict"] == "differs" else "right"
+        elif cost - of_truth < max(LEAST, half_width):
+            answer = "not told apart"
+        else:
+            answer = "right" if record["verdict"] == "differs" and of_truth < LEAST else "wrong"
         row = {key: record[key] for key in ("kind", "declared", "best", "half_width", "verdict")}
-        found.append(
-            {
-                **row,
-                "cost": record["value"],
-                "true_costs": cost,
-                "answer": "not told apart" if hidden else "wrong" if wrong else "right",
-            }
-        )
+        found.append({**row, "cost": cost, "true_costs": of_truth, "answer": answer})
     return found
 
 

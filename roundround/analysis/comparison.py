@@ -273,13 +273,16 @@ def grouped(table: LongTable) -> tuple[list[Group], DataFrame, list[str]]:
     cells = list(zip(numbers["verb"], numbers["metric"], numbers["coordinates"], strict=True))
     first_seen = {metric: n for n, metric in enumerate(dict.fromkeys(cell[:2] for cell in cells))}
 
-    def in_table(cell: tuple[str | None, str, Any]) -> tuple[Any, ...]:
-        """A key to sort cells by verb, then by metric (the most informative first), then by coordinates."""
-        verb, metric, coordinates = cell
-        in_order = [(key, order(value)) for key, value in coordinates]
-        return verbs.index(verb), rank(metric), first_seen[verb, metric], len(coordinates), in_order
-
-    nth_cell = {cell: n for n, cell in enumerate(sorted(set(cells), key=in_table))}
+    in_table: dict[
+        Any, tuple[Any, ...]
+    ] = {  # by verb, then by metric (the most informative first), then by coordinates
+        (verb, metric, coordinates): (
+            *(verbs.index(verb), rank(metric), first_seen[verb, metric], len(coordinates)),
+            [(key, order(value)) for key, value in coordinates],
+        )
+        for verb, metric, coordinates in cells
+    }
+    nth_cell = {cell: n for n, cell in enumerate(sorted(in_table, key=in_table.__getitem__))}
     numbers["cell"] = [nth_cell[cell] for cell in cells]
     same, again = ["cell", "group", "nth_seed"], list[str]()
     torn = numbers[numbers.groupby(same)["value"].transform("nunique") > 1]

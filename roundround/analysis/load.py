@@ -179,11 +179,6 @@ def numbers_of(run: PastRun) -> list[Number]:
         typed = lost and not is_below(name, NOT_SETTINGS) and ("." in name or name in training)
         return name in NAMES or name.startswith("softmax.") or typed
 
-    def is_coordinate(name: str, value: Any) -> bool:
-        if value is None or (name == "first_token" and not isinstance(value, bool)):  # in eval: how the text was read
-            return False
-        return name in COORDINATES or not (name in known or "." in name or names_the_model(name))
-
     models: dict[tuple[Any, ...], Model] = {}
     found = []
     for record in records:
@@ -194,7 +189,13 @@ def numbers_of(run: PastRun) -> list[Number]:
         own = {name: as_cell(item) for name, item in record.items() if names_the_model(name)}
         model = Model(run.verb, settings | own, seed, str(run.directory), run.started, facts, source)
         model = models.setdefault((seed, *own.values()), model)
-        there = tuple((name, as_cell(record[name])) for name in sorted(record) if is_coordinate(name, record[name]))
+        there = tuple(
+            (name, as_cell(value))
+            for name, value in sorted(record.items())
+            if (name in COORDINATES or not (name in known or "." in name or names_the_model(name)))
+            and value is not None
+            and (name != "first_token" or isinstance(value, bool))  # in eval it says how the text was read
+        )
         found.append((model, record["metric"], there, math.nan if is_odd else float(value)))
     return found
 

@@ -172,7 +172,11 @@ def costs(trained: TrainedRun) -> tuple[dict[str, float], list[str]]:
                 for length in TOKEN:
                     tokens_BT = torch.randint(n_vocab, (1, length))
                     caches = [filled(model, tokens_BT) for model in both]
-                    reads = partial(reads_of, both, caches, tokens_BT[:, :1])
+                    # a fresh copy of a cache has another address in memory, and the time depends on this address
+                    reads = lambda caches=caches, token_B1=tokens_BT[:, :1]: [  # noqa: E731
+                        partial(model.hidden, token_B1, cache=cache)
+                        for model, cache in zip(both, deepcopy(caches), strict=True)
+                    ]
                     found[f"token_time@{length}"] = steady_ratio(reads, TIMES_OF_TOKEN)
                     found[f"token_memory@{length}"] = caches[0].n_bytes / caches[1].n_bytes
     finally:
@@ -209,15 +213,6 @@ def filled(decoder: Decoder, tokens_BT: Tensor) -> Cache:
     for piece in torch.split(tokens_BT, AT_ONCE, 1):
         decoder.hidden(piece, cache=cache)
     return cache
-
-
-def reads_of(decoders: Sequence[Decoder], caches: Sequence[Cache], token_B1: Tensor) -> list[Callable[[], object]]:
-    """Functions, one for each decoder, that read this token with a fresh copy of the decoder's cache.
-
-    A fresh copy has another address in memory, and the time depends on this address.
-    """
-    copies = [deepcopy(cache) for cache in caches]
-    return [partial(model.hidden, token_B1, cache=cache) for model, cache in zip(decoders, copies, strict=True)]
 
 
 def steady_ratio(pair: Callable[[], Sequence[Callable[[], object]]], times: int) -> float:

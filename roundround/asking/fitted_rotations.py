@@ -4,10 +4,12 @@ The model's own rotation is switched off, and queries and keys are rotated by a 
 config.json, and which channels form a pair. The search goes from coarse to fine, one kind of layers at a time: bases
 with pairings, then the share of pairs that rotate and the scalings, then finer bases.
 
-The rule. The losses under two guesses are compared text by text; the 95 % interval of the mean difference is that of
-Student's t over texts. A guess cannot be told apart from the best if the interval includes 0; the answer is the one of
-these with the fewest keys. The weights contradict their config if the declared rotation costs at least LEAST nats per
-token more than the best, and the interval is above 0.
+The rule. The first half of the texts chooses the best guess, and the second half judges. There the losses under two
+guesses are compared text by text; the 95 % interval of the mean difference is that of Student's t over texts. A guess
+cannot be told apart from the best if the interval includes 0; the answer is the one of these with the fewest keys. The
+weights contradict their config if the declared rotation costs at least LEAST nats per token more than the best, and the
+interval is above 0. There is no verdict if the best loss is not below the loss of guessing each token by its frequency
+in the text: such a model has not learnt this text.
 
 Shapes: B texts, T tokens, P pairs of channels.
 
@@ -38,11 +40,12 @@ from roundround.pe.rotary import RotaryEncoding
 from roundround.probing.conformance import DIFFERS
 from roundround.probing.layout import PAIRINGS
 from roundround.support.console import print_status
-from roundround.support.errors import UserError
+from roundround.support.errors import NoVerdict, UserError
 
 TEXTS, SEARCHED, LENGTH = 16, 2, 512  # texts in all and in the search, and the most tokens of a text
+JUDGED = TEXTS // 2  # the last texts; the first ones choose the best
 LEAST = 0.01  # nats per token
-ROUNDS, FINALISTS = 3, 12
+ROUNDS, FINALISTS, NEAR = 3, 12, 0.1  # of the search, and who is asked on every text: the best, within NEAR nats
 UNROTATED = ", without rotation"  # at the end of the name of a kind
 BASES = [10.0**power for power in range(2, 8)]
 FINER = [10**power for power in (-0.5, -0.25, -0.1, 0.1, 0.25, 0.5)]
@@ -51,7 +54,9 @@ FORMS: list[dict[str, Any]] = [
     {"rope_type": "default"},
     NOTHING,
     *({"rope_type": k, "partial_rotary_factor": p} for k in ("proportional", "default") for p in (0.25, 0.5, 0.75)),
-    *({"rope_type": k, "factor": f} for k in ("linear", "yarn", "llama3") for f in (2.0, 4.0, 8.0, 32.0)),
+    *({"rope_type": k, "factor": f} for k in ("linear", "llama3") for f in (2.0, 4.0, 8.0, 32.0)),
+    # without YaRN's factor of the logits: a sharper attention alone can lower the loss
+    *({"rope_type": "yarn", "factor": f, "attention_factor": 1.0} for f in (2.0, 4.0, 8.0, 32.0)),
 ]
 
 
@@ -75,11 +80,15 @@ def declared_rotations(model: PreTrainedModel) -> tuple[list[str], dict[str, Gue
     layers without rotation scale their queries (Llama 4), which they stop to do when they rotate.
     """
     config, kinds, declared = model.config.get_text_config(), [], {}
+    if not rotary_tables(model):
+        raise UserError(
+            f"{type(model).__name__} has no rotary encoding with a table of frequencies; nothing can be asked"
+        )
     for layer in range(config.num_hidden_layers):
         said = declared_by(config, layer, head_dim(model), config.max_position_embeddings)
         kind, rope = (getattr(config, "layer_types", None) or {layer: "all layers"})[layer], rope_of(config, layer)
         scales = getattr(config, "attn_temperature_tuning", False)
-        if scales or said.encoding is None or rope is None or follows_length(model) or not rotary_tables(model):
+        if scales or said.encoding is None or rope is None or follows_length(model):
             raise UserError(f"{type(model).__name__}: the rotation of layer {layer} cannot be replaced by another one")
         if isinstance(said.encoding, NoPE):
             kind, rope = f"{kind}{UNROTATED}", {"rope_theta": rope["rope_theta"], **NOTHING}
@@ -100,17 +109,19 @@ def loss_of(model: PreTrainedModel, kinds: Sequence[str], guesses: Mapping[str, 
         encoding = declared_by(view, 0, head_dim(model), config.max_position_embeddings).encoding
         frequencies_P = encoding.frequencies() if isinstance(encoding, RotaryEncoding) else torch.zeros(1)
         factor = torch.full_like(pos_T1 * frequencies_P, getattr(encoding, "attention_factor", 1.0))
-        turns[kind] = torch.polar(factor, pos_T1 * frequencies_P)
+        turns[kind] = torch.polar(factor, pos_T1 * frequencies_P).to(texts_BT.device)
 
     def rotated(x: Tensor) -> Tensor:
         turns_TP, half_split = turns[running[0]], guesses[running[0]].pairing == PAIRINGS[0]
         channels = torch.arange(2 * turns_TP.shape[1]).view(*((2, -1) if half_split else (-1, 2)))
         first_P, second_P = channels if half_split else channels.T
         tokens_first = x.shape[1] == len(pos_T1)  # [B, T, H, C], else [B, H, T, C]
-        turned = torch.complex(x[..., first_P], x[..., second_P]) * (turns_TP[:, None] if tokens_first else turns_TP)
-        made = x.clone()
+        made = x.to(torch.float32, copy=True)
+        turned = torch.complex(made[..., first_P], made[..., second_P]) * (
+            turns_TP[:, None] if tokens_first else turns_TP
+        )
         made[..., first_P], made[..., second_P] = turned.real, turned.imag
-        return made
+        return made.to(x.dtype)
 
     if any(kind.endswith(UNROTATED) for kind in kinds):
         rotating(model, [1] * len(kinds))  # for good; a guess of no rotation is the identity
@@ -126,7 +137,7 @@ def loss_of(model: PreTrainedModel, kinds: Sequence[str], guesses: Mapping[str, 
         logits = (model(text[None], use_cache=False, logits_to_keep=half + 1).logits[0, :-1] for text in texts_BT)
         return torch.stack(
             [cross_entropy(x_TV.float(), text[-half:]) for x_TV, text in zip(logits, texts_BT, strict=True)]
-        )
+        ).cpu()
 
 
 def variants(guess: Guess, longest: int) -> list[list[Guess]]:
@@ -148,13 +159,17 @@ def fitted_rotations(model: PreTrainedModel, ids: Sequence[int]) -> list[dict[st
     """A record for each kind of layers: what the declared rotation costs more than the best, in nats per token.
 
     ids: the text in tokens. The model is changed for good. Raises UserError if the text is too short, or if the model
-    does not rotate by fixed tables.
+    does not rotate by fixed tables; NoVerdict if the text or the model's loss says nothing.
     """
     kinds, declared = declared_rotations(model)
     best, longest = dict(declared), int(model.config.get_text_config().max_position_embeddings)
     if len(ids) < TEXTS * (length := min(LENGTH, longest)):
         raise UserError(f"text= has {len(ids):,} tokens; {TEXTS * length:,} are needed")
-    texts_BT = torch.tensor(ids[: TEXTS * length]).view(TEXTS, length)
+    texts_BT = torch.tensor(ids[: TEXTS * length], device=model.device).view(TEXTS, length)
+    n_V = texts_BT[:, -(length // 2) :].flatten().bincount()
+    chance = float(torch.special.entr(n_V / n_V.sum()).sum())
+    if (texts_BT == texts_BT[0]).all():
+        raise NoVerdict(f"the text says nothing: its {TEXTS} stretches of {length} tokens are alike")
     seen: dict[str, dict[str, tuple[float, Guess]]] = {}
     for _ in range(ROUNDS):
         before = dict(best)
@@ -165,17 +180,24 @@ def fitted_rotations(model: PreTrainedModel, ids: Sequence[int]) -> list[dict[st
                     if str(guess) not in seen[kind]:
                         loss = loss_of(model, kinds, {**best, kind: guess}, texts_BT[:SEARCHED])
                         seen[kind][str(guess)] = (float(loss.mean()), guess)
-                best[kind] = min(seen[kind].values(), key=itemgetter(0))[1]
-            print_status(f"{kind}: {best[kind]}")
+                stays = {str(best[kind]): LEAST / 2}  # a smaller gain on so few texts is noise
+                best[kind] = min(seen[kind].values(), key=lambda one: one[0] - stays.get(str(one[1]), 0.0))[1]
+            print_status(f"{kind}, best on {SEARCHED} stretches so far: {best[kind]}")
         if best == before:
             break
     found = []
     for kind in best:
-        finalists = [declared[kind], *(one for _, one in sorted(seen[kind].values(), key=itemgetter(0))[:FINALISTS])]
+        (least_searched, _), *_ = ranked = sorted(seen[kind].values(), key=itemgetter(0))[:FINALISTS]
+        finalists = [declared[kind], *(one for loss, one in ranked if loss - least_searched < NEAR)]
         losses = [loss_of(model, kinds, {**best, kind: one}, texts_BT) for one in finalists]
-        least = min(losses, key=lambda loss: float(loss.mean()))
-        means = [float((loss - least).mean()) for loss in losses]
-        widths = [float(stdtrit(TEXTS - 1, 0.975) * (loss - least).std() / TEXTS**0.5) for loss in losses]
+        least = min(losses, key=lambda loss: float(loss[:JUDGED].mean()))
+        if not float(least.mean()) < chance:
+            raise NoVerdict(
+                f"the model has not learnt this text: its best loss is {float(least.mean()):.3g} nats per token, and "
+                f"guessing each token by its frequency in the text costs {chance:.3g}"
+            )
+        means = [float((loss - least)[JUDGED:].mean()) for loss in losses]
+        widths = [float(stdtrit(JUDGED - 1, 0.975) * (loss - least)[JUDGED:].std() / JUDGED**0.5) for loss in losses]
         alike = [one for one, mean, width in zip(finalists, means, widths, strict=True) if mean <= width]
         simplest = min(alike, key=lambda one: len(one.rope))
         found.append(

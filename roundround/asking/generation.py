@@ -317,16 +317,6 @@ class AnsweringPretrained:
         return nats_BT * scored_BT, right_BT & scored_BT
 
 
-def check_is_written(task: Task, example: Example) -> None:
-    """Raises UserError unless the example is a whole question followed by its whole answer."""
-    scored = example.scored
-    if example.answers is not None or not scored[int(scored.argmax()) :].all():
-        raise UserError(
-            f"by=generation is for tasks whose answer follows the whole question, and {type(task).__name__} has "
-            "answers inside the question; leave by= out"
-        )
-
-
 @torch.inference_mode()
 def score_written(writer: Writer, task: Task, examples: Iterable[tuple[Example, int]]) -> AnswerScores:
     """The scores of the texts that the model writes greedily after each question.
@@ -338,8 +328,12 @@ def score_written(writer: Writer, task: Task, examples: Iterable[tuple[Example, 
     """
     scores = AnswerScores(written=True)
     for example, times in examples:
-        check_is_written(task, example)
         first = int(example.scored.argmax())
+        if example.answers is not None or not example.scored[first:].all():  # no whole question before a whole answer
+            raise UserError(
+                f"by=generation is for tasks whose answer follows the whole question, and {type(task).__name__} has "
+                "answers inside the question; leave by= out"
+            )
         answer = example.tokens[first:].tolist()
         prompt_1T = torch.from_numpy(example.tokens[None, :first]).to(writer.device)
         if isinstance(task, LengthTest):

@@ -189,12 +189,10 @@ class Windowed:
     def loss(self) -> PositionLoss:
         return self.reader.loss(self.length, self.first_token)
 
-    def first_word(self) -> str | None:
-        return None if self.first_token is None else self.reader.data.tokenizer.id_to_token(self.first_token)
-
     def reading(self) -> dict[str, Any]:
         """The settings that say how the text is read. Every result has them."""
-        return {"length": self.length, "first_token": self.first_word(), **self.reader.reading()}
+        word = None if self.first_token is None else self.reader.data.tokenizer.id_to_token(self.first_token)
+        return {"length": self.length, "first_token": word, **self.reader.reading()}
 
     def inputs(self) -> list[list[int]]:
         """The tokens that the model reads in each window, in the order of the text."""

@@ -76,7 +76,8 @@ def wrong_key(cause: OmegaConfBaseException) -> str:
         near = [name, f"max_{name}", *difflib.get_close_matches(name, ends, n=1, cutoff=0.8)]
         deeper = next((ends[end] for end in near if end in ends), None)
         advice = advice if deeper is None else f"; did you mean '{key.removesuffix(name)}{deeper}'?{advice}"
-    return f"no config key '{key}'{advice}"
+    added = f"; its yaml lacks it: +{key}= adds it" if not advice.startswith("; did") and "_target_" in parent else ""
+    return f"no config key '{key}'{added}{advice}"
 
 
 def without_advice(text: str) -> str:

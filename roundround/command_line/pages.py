@@ -425,7 +425,13 @@ def print_verb(verb: Verb, words: list[str]) -> None:
     lines += wrapped(f"{verb.help} {verb.more}", 0)
     if groups:
         lines += ["", "Groups and their options: GROUP=OPTION"]
-        lines += lines_of_groups(verb, chosen, groups, config_dir)
+        for group, option in chosen.items():
+            lines += rows([(f"{group}={option}", groups[group][1] or GROUPS.get(group, ""))], widest=20)
+            lines += wrapped(", ".join(offered(verb, group, config_dir)), 6)
+        placed = {group: option for group, (option, _) in groups.items() if "@" in group}
+        for node, members in groupby(placed, key=lambda group: group.rpartition(".")[0]):
+            names = [group.rpartition(".")[2] for group in members]
+            lines += rows([(f"+{node}.NAME=OPTION", f"one more besides {', '.join(names)}")], widest=20)
     lines += ["", "Keys and their defaults: KEY=VALUE", *rows_of_keys(own_keys(verb).values())]
     for group, option in chosen.items():
         keys = keys_of(group, option, "" if group == "experiment" else group, config_dir) if option != "null" else {}
@@ -444,19 +450,6 @@ def own_keys(verb: Verb) -> dict[str, Key]:
         return {name: Key(name, default, comment) for name, (default, comment) in verb.reads.items()}
     own = keys_of("", config_name(verb.name), "", None, verb=True)
     return own | {"outputs": own.pop("outputs")}
-
-
-def lines_of_groups(
-    verb: Verb, chosen: dict[str, str], groups: dict[str, tuple[str, str]], config_dir: str | None
-) -> Iterator[str]:
-    """Lines about each group: its default, a sentence, and the options that the verb takes."""
-    for group, option in chosen.items():
-        yield from rows([(f"{group}={option}", groups[group][1] or GROUPS.get(group, ""))], widest=20)
-        yield from wrapped(", ".join(offered(verb, group, config_dir)), 6)
-    placed = {group: option for group, (option, _) in groups.items() if "@" in group}
-    for node, members in groupby(placed, key=lambda group: group.rpartition(".")[0]):
-        names = [group.rpartition(".")[2] for group in members]
-        yield from rows([(f"+{node}.NAME=OPTION", f"one more besides {', '.join(names)}")], widest=20)
 
 
 def rows_of_keys(keys: Iterable[Key]) -> Iterator[str]:

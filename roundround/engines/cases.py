@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,12 +32,14 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from roundround.engines.families import N_BYTES, SPECIAL, config_of, model_of
 from roundround.engines.mistakes import AND, code_of, mistakes_of, ropes
+from roundround.support.console import print_status
 from roundround.support.errors import UserError, one_line
 
 FORMAT, WRONG = "roundround case 1", "mistake/"  # WRONG stands before the name of a mistake
 N_TOKENS, LONG = 320, {"llama": 1_100, "gemma3": 1_100}  # more than 1,000, so that bfloat16 rounds positions
 SHOWN = 2.0  # a mistake shows if it moves more than so many times what bfloat16 moves, root mean square
 NEW, OLD = "transformers5", "transformers4"  # folders of the two forms of config.json
+PROMPT, EXPECTED = "prompt.json", "expected.safetensors"
 N_PRINTABLE = 94  # the first tokens of the sorted vocabulary are the characters from ! to ~
 NOT_IN_4 = ("ministral3", "gemma4_text", "mimo_v2_flash")
 PRECISIONS: Mapping[str, Callable[[PreTrainedModel], PreTrainedModel]] = {
@@ -140,9 +142,9 @@ def write_case(case: str, folder: Path) -> None:
     if config["model_type"] not in NOT_IN_4:
         shutil.copytree(folder / NEW, folder / OLD)
         (folder / OLD / "config.json").write_text(json.dumps(older_form(config), indent=2))
-    (folder / "prompt.json").write_text(json.dumps({"ids": ids, "sha256": hash_of(ids)}))
+    (folder / PROMPT).write_text(json.dumps({"ids": ids, "sha256": hash_of(ids)}))
     about = {"format": FORMAT, "hidden": json.dumps(hidden), "prompt": hash_of(ids)}
-    save_file({name: x.contiguous() for name, x in found.items()}, folder / "expected.safetensors", metadata=about)
+    save_file({name: x.contiguous() for name, x in found.items()}, folder / EXPECTED, metadata=about)
 
 
 def hash_of(ids: list[int]) -> str:
@@ -186,24 +188,45 @@ def older_form(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_suite(folder: Path) -> list[Case]:
-    """The cases in a folder. Raises UserError if it has none, or if one cannot be read."""
-    found = [read_case(path.parent) for path in sorted(folder.glob("*/expected.safetensors"))]
+    """The cases in a folder. Raises UserError if it has none, or if one is incomplete or damaged."""
+    found = sorted({path.parent for path in folder.glob("*/*") if path.name in (NEW, OLD, PROMPT, EXPECTED)})
     if not found:
-        raise UserError(f"{folder} has no cases; roundround check suite=all to={folder.name} writes them")
-    return found
+        none = f"has no cases; roundround check suite=all to={folder.name} writes them"
+        raise UserError(f"{folder} {f'is a case; give suite={folder.parent}' if (folder / PROMPT).exists() else none}")
+    return read_each(read_case, found)
+
+
+def read_each(read: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
+    """What is read of each item. Raises UserError if one cannot be read; every such item has its own line."""
+    made, wrong = [], []
+    for item in items:
+        try:
+            made.append(read(item))
+        except UserError as error:
+            wrong.append(str(error))
+    for line in wrong[:-1]:
+        print_status(line)
+    if wrong:
+        raise UserError(wrong[-1] + (f" (and {len(wrong) - 1} more, above)" if wrong[1:] else ""))
+    return made
 
 
 def read_case(folder: Path) -> Case:
     """A case. Raises UserError if a file is missing or damaged, or if there is code that an engine could run."""
     try:
-        prompt = json.loads((folder / "prompt.json").read_text())
-        with safe_open(folder / "expected.safetensors", "pt") as opened:
+        prompt = json.loads((folder / PROMPT).read_text())
+        with safe_open(folder / EXPECTED, "pt") as opened:
             expected = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
             about = opened.metadata() or {}
-        if (about.get("format"), about.get("prompt")) != (FORMAT, hash_of(prompt["ids"])) or "right" not in expected:
+        case = Case(folder=folder, ids=prompt["ids"], expected=expected)
+        whole = [x.shape == (len(case.ids) - 1,) and bool(x.isfinite().all()) for x in (case.right, *expected.values())]
+        if (about.get("format"), about.get("prompt")) != (FORMAT, hash_of(case.ids)) or not all(whole):
             raise ValueError("its files do not belong together")
         if code := [*folder.rglob("*.py")]:
             raise ValueError(f"{code[0]} is code, and a case has none")
-    except (OSError, SafetensorError, ValueError, KeyError) as error:
+        configs = [json.loads((form / "config.json").read_text()) for form in case.forms]
+        if not all(configs) or not [safe_open(form / "model.safetensors", "pt") for form in case.forms]:
+            raise ValueError(f"it needs {NEW} or {OLD}, with a config.json")
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(f"{folder} is not a case of a suite: {one_line(error)}") from error
-    return Case(folder=folder, ids=prompt["ids"], expected=expected)
+    return case

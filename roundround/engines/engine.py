@@ -12,7 +12,7 @@ import math
 import subprocess
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -24,7 +24,7 @@ from torch import Tensor
 from roundround.engines.cases import PRECISIONS, Case, hash_of, rms
 from roundround.support.errors import UserError, one_line
 
-Answers = Tensor | Sequence[float]
+Answers = Tensor | Sequence[float | None] | str
 
 
 @dataclass(kw_only=True)
@@ -35,11 +35,15 @@ class Engine(ABC):
 
     @abstractmethod
     def log_probs(self, checkpoint: Path, ids: list[int], folder: Path) -> Answers:
-        """ln p of each token after the first; nothing if the engine does not have this checkpoint.
+        """ln p of each token after the first, with or without a None in front; or why this checkpoint is not there.
 
         checkpoint: a folder of transformers. folder: an empty one, for what a converter writes. A UserError ends the
         command; any other error is a refusal by the engine.
         """
+
+    def checkpoints(self, case: Case) -> Mapping[str, Path]:
+        """The checkpoints to ask about: {form of config.json: folder}; the form is "" where it is unknown."""
+        return {path.name: path for path in case.forms}
 
 
 def package(name: str, install: str) -> Any:
@@ -57,40 +61,46 @@ def convert(words: Sequence[str | Path]) -> None:
         raise RuntimeError(done.stderr.strip().rpartition("\n")[2])
 
 
-def read_answers(file: Path, case: Case) -> tuple[Tensor, str]:
-    """The answers in CASE.json, [T - 1], and the precision that the file states, else float32.
+def read_answers(folder: Path, case: Case) -> tuple[Tensor, str] | None:
+    """The answers in CASE.json, [T - 1], and the precision that the file states, else float32; None without a file.
 
     The file is a list of ln p, or {"log_probs": [...], "sha256": hash of the prompt, "precision": "float16"}. A null
     for the first token may stand in front, as in vLLM's prompt_logprobs. Raises UserError if it is anything else.
     """
+    file = folder / f"{case.folder.name}.json"
+    if not file.exists():
+        return None
     try:
-        said = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{file} cannot be read: {one_line(error)}") from error
-    said = said if isinstance(said, dict) else {"log_probs": said}
-    precision = said.get("precision", "float32")
-    if precision not in ("float32", *PRECISIONS):
-        raise UserError(f"{file}: precision is {precision}; it must be float32, {', '.join(PRECISIONS)}")
-    if said.get("sha256", hash_of(case.ids)) != hash_of(case.ids):
-        raise UserError(f"{file}: its sha256 is of another prompt; answer the ids of {case.folder / 'prompt.json'}")
-    return checked(said.get("log_probs"), case, str(file)), precision
+        said = json.loads(file.read_text(encoding="utf-8"), parse_int=float)
+        said = said if isinstance(said, dict) else {"log_probs": said}
+        if wrong := [key for key in said if key not in ("log_probs", "sha256", "precision")]:
+            raise ValueError(f"it has the unknown key {wrong[0]}; it may have log_probs, sha256 and precision")
+        precision = said.get("precision", "float32")
+        if precision not in ("float32", *PRECISIONS):
+            raise ValueError(f"precision is {precision}; it must be float32, {', '.join(PRECISIONS)}")
+        if said.get("sha256", hash_of(case.ids)) != hash_of(case.ids):
+            raise ValueError(f"its sha256 is of another prompt; answer the ids of {case.folder / 'prompt.json'}")
+        return checked(said.get("log_probs"), case), precision
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{file}: {one_line(error)}") from error
 
 
-def checked(values: Any, case: Case, name: str) -> Tensor:
-    """Answers [T - 1], without a null for the first token. Raises UserError if they are no natural logarithms of it."""
-    values, n = values[1:] if isinstance(values, list) and values[:1] == [None] else values, len(case.ids) - 1
-    if not isinstance(values, list) or not all(isinstance(one, int | float) for one in values):
-        raise UserError(f"{name}: log_probs must be a list of numbers, one for each token after the first")
-    answers, wrong = torch.tensor(values, dtype=torch.float32), ""
+def checked(values: Any, case: Case) -> Tensor:
+    """Answers [T - 1], without a null for the first token. Raises ValueError if they are no natural logarithms."""
+    if not isinstance(values, list):
+        raise ValueError("log_probs must be a list of numbers, one for each token after the first")
+    values, n = values[values[:1] == [None] :], len(case.ids) - 1
+    answers = torch.tensor([one if isinstance(one, int | float) else math.nan for one in values], dtype=torch.float32)
+    wrong = ""
     if len(values) != n:
-        wrong = f"has {len(values):,} numbers; the prompt has {n:,} tokens after the first"
+        wrong = f"it has {len(values):,} numbers; the prompt has {n:,} tokens after the first"
     elif not answers.isfinite().all():
-        wrong = f"has no finite number for token {int((~answers.isfinite()).nonzero()[0]) + 1}"
+        wrong = f"it has no finite number for token {int((~answers.isfinite()).nonzero()[0]) + 1}"
     elif (answers > 1e-3).any():
         what = "probabilities" if ((answers >= 0) & (answers <= 1)).all() else "numbers above 0"
-        wrong = f"holds {what}; it must hold the natural logarithm of each probability"
-    elif rms(answers * math.log(2) - case.right) < 0.05 * rms(answers - case.right):
-        wrong = "holds logarithms of base 2; it must hold natural logarithms"
+        wrong = f"it holds {what}; it must hold the natural logarithm of each probability"
+    elif bases := [b for b in (2, 10) if rms(answers * math.log(b) - case.right) < 0.05 * rms(answers - case.right)]:
+        wrong = f"it holds logarithms of base {bases[0]}; it must hold natural logarithms"
     if wrong:
-        raise UserError(f"{name} {wrong}")
+        raise ValueError(wrong)
     return answers

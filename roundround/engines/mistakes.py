@@ -104,7 +104,11 @@ def of_the_config(config: Config, default: Mapping[str, Rope]) -> dict[str, dict
         (f"the bounds of YaRN are {'not ' * exact}rounded", ["beta_fast"], lambda kind: {"truncate": not exact}),
         (SHORT, ["long_factor"], lambda kind: {"long_factor": scaled["short_factor"]}),
         *(
-            (f"the bounds of the scaling follow {words}", ["low_freq_factor", "beta_fast"], partial(trained_on, length))
+            (
+                f"the bounds of the scaling follow {words}",
+                ["low_freq_factor", "beta_fast"],
+                lambda kind, length=length: {"original_max_position_embeddings": length},
+            )
             for words, length in lengths.items()
         ),
         (
@@ -146,10 +150,6 @@ def of_the_config(config: Config, default: Mapping[str, Rope]) -> dict[str, dict
         *((name, "no_rope_layers", wrong) for name, wrong in other_lists(config.get("no_rope_layers", [])).items()),
     ]
     return found | {name: {key: value} for name, key, value in in_keys if config.get(key)}
-
-
-def trained_on(length: int, kind: str) -> Rope:
-    return {"original_max_position_embeddings": length}
 
 
 def other_lists(rotates: Sequence[int]) -> dict[str, list[int]]:

@@ -118,7 +118,32 @@ class Pretrained:
         except UserError:
             raise
         except Exception as error:  # OSError, ValueError, SafetensorError, UnpicklingError, a config's own, ...
-            raise UserError(self.explained(error)) from error
+            text = " ".join(str(error).split())
+            explanations = [
+                (
+                    "trust_remote_code" in text,
+                    "the model comes with Python code of its own, which is run only if you trust it: read the code, "
+                    "then give model.trust_remote_code=true",
+                ),
+                (
+                    isinstance(error, hub.GatedRepoError) or "gated repo" in text or "401 Client Error" in text,
+                    "the model is gated, or does not exist: accept its licence on the hub and set HF_TOKEN, or give a "
+                    "local folder with model.path=DIR",
+                ),
+                (
+                    not self.is_folder and not hub_is_reachable(),
+                    "the model is not in the cache and the Hugging Face hub cannot be reached; give a local folder "
+                    "with model.path=DIR, or fill the cache (HF_HOME) on a machine with a network; for a gated model, "
+                    "also accept its licence on the hub and set HF_TOKEN",
+                ),
+                (
+                    "no file named" in text or isinstance(error, hub.RepositoryNotFoundError),
+                    f"no such model, or no safetensors weights ({text[:160]}); model.pickled=true reads pickled "
+                    "weights, which can run code",
+                ),
+            ]
+            words = next((line for applies, line in explanations if applies), text[:240])
+            raise UserError(f"{self.path}: {words}") from error
         if found["missing_keys"]:
             raise UserError(f"{self.path} lacks weights of its model: {some_of(sorted(found['missing_keys']))}")
         unexpected = set(found["unexpected_keys"])  # without old tables such as inv_freq, which transformers omits
@@ -144,34 +169,6 @@ class Pretrained:
             "trust_remote_code": self.trust_remote_code,
             "local_files_only": self.is_folder or not hub_is_reachable(),
         }
-
-    def explained(self, error: Exception) -> str:
-        """One line about an error of the libraries: what is wrong, and what to do."""
-        text = " ".join(str(error).split())
-        explanations = [
-            (
-                "trust_remote_code" in text,
-                "the model comes with Python code of its own, which is run only if you trust it: read the code, then "
-                "give model.trust_remote_code=true",
-            ),
-            (
-                isinstance(error, hub.GatedRepoError) or "gated repo" in text or "401 Client Error" in text,
-                "the model is gated, or does not exist: accept its licence on the hub and set HF_TOKEN, or give a "
-                "local folder with model.path=DIR",
-            ),
-            (
-                not self.is_folder and not hub_is_reachable(),
-                "the model is not in the cache and the Hugging Face hub cannot be reached; give a local folder with "
-                "model.path=DIR, or fill the cache (HF_HOME) on a machine with a network; for a gated model, also "
-                "accept its licence on the hub and set HF_TOKEN",
-            ),
-            (
-                "no file named" in text or isinstance(error, hub.RepositoryNotFoundError),
-                f"no such model, or no safetensors weights ({text[:160]}); model.pickled=true reads pickled weights, "
-                "which can run code",
-            ),
-        ]
-        return f"{self.path}: " + next((line for applies, line in explanations if applies), text[:240])
 
 
 @final

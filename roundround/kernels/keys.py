@@ -123,10 +123,6 @@ class Keys:
         chunks = [c for c in (self.chunk, chunk) if c is not None and self.chunks_hide(c)]
         return replace(self, window=min(windows, default=None), chunk=min(chunks, default=None))
 
-    def without_windows(self) -> Keys:
-        """These keys without window and chunk: a query sees all keys before it."""
-        return replace(self, window=None, chunk=None)
-
     def since(self, first: int) -> Keys:
         """These keys without the first `first` keys, which a cache has dropped because no query sees them."""
         if first == 0:

@@ -112,16 +112,6 @@ def relative_error(ours: Tensor, formula: Tensor) -> float:
 EPS = 2.0**-52  # relative rounding of float64; an angle's error in radians is also the error of its sine and cosine
 
 
-def timescales(head_dim: int, p: float) -> np.ndarray:
-    """1 / g_k in tokens, computed as in the listing of `p_rope_listing`: [P].
-
-    All but the first int(p * head_dim // 2) values are infinite.
-    """
-    rope_angles = int(p * head_dim // 2)
-    fraction = 2.0 * np.arange(0, rope_angles) / head_dim
-    return np.pad(THETA**fraction, (0, head_dim // 2 - rope_angles), constant_values=np.inf)
-
-
 def p_rope_listing() -> Finding:
     """p-RoPE rotates the first int(p d / 2) pairs at the frequencies of the whole ladder, and leaves the others alone.
 
@@ -136,7 +126,9 @@ def p_rope_listing() -> Finding:
         x_NC = random_vector(len(pos) * head_dim, seed=0).view(len(pos), head_dim)
         one, two = np.split(x_NC.numpy(), 2, axis=-1)
         for p in (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0):
-            ours, listed = p_rope_frequencies(p, head_dim).numpy(), timescales(head_dim, p)
+            ours, rope_angles = p_rope_frequencies(p, head_dim).numpy(), int(p * head_dim // 2)
+            fraction = 2.0 * np.arange(0, rope_angles) / head_dim
+            listed = np.pad(THETA**fraction, (0, head_dim // 2 - rope_angles), constant_values=np.inf)
             wrong += int(((ours == 0) != (1 / listed == 0)).sum())
             error = max(error, float(np.abs(ours - 1 / listed).max()))
             sinusoid_inp = pos.numpy()[:, None] / listed

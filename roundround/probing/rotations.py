@@ -218,21 +218,6 @@ def turning_of(x_NVC: Tensor, positions: Sequence[int], noise: float) -> Turning
     if int(moved_C[channels_P2].sum()) < int(moved_C.sum()):
         return replace(none, odd="channels that change do not form pairs")
     angles_NP = torch.atan2(sin_NCC[:, first_P, second_P], cos_NCC[:, first_P, second_P])
-    frequencies_P, uneven_P = unwrapped(angles_NP, positions, noise)
-    made = about(pairing=pairing, frequencies_P=frequencies_P, channels_P2=channels_P2)
-    lengths_NP = torch.sqrt((squares_NC[:, first_P] + squares_NC[:, second_P]) / sizes_NCC[0, first_P, second_P])
-    if float(misfit_CC[first_P, second_P].max()) > len(positions) * (10 * noise) ** 2:
-        return replace(made, odd="channels that change do not form pairs")
-    if float((lengths_NP - 1).abs().max()) > 10 * noise:
-        return replace(made, odd="pairs change their length with the position")
-    return replace(made, odd="angles do not grow evenly with the position") if bool(uneven_P.any()) else made
-
-
-def unwrapped(angles_NP: Tensor, positions: Sequence[int], noise: float) -> tuple[Tensor, Tensor]:
-    """The frequency of each pair, [P], and whether the angle of the pair does not grow evenly with the position, [P].
-
-    angles_NP: the angles, in (-pi, pi], at ascending positions.
-    """
     frequencies_P = angles_NP[list(positions).index(1)].clone() if 1 in positions else torch.zeros_like(angles_NP[0])
     for n in (n for n in positions if n > 1 and n & (n - 1) == 0):
         frequencies_P += wrapped(angles_NP[positions.index(n)] - n * frequencies_P) / n
@@ -240,7 +225,14 @@ def unwrapped(angles_NP: Tensor, positions: Sequence[int], noise: float) -> tupl
     pos_N1 = torch.tensor(positions, dtype=torch.float64)[:, None]
     # a model computes its angles in float32, so their error grows with the angle
     allowed_NP = 10 * noise + 5e-7 * pos_N1 * frequencies_P.abs()
-    return frequencies_P, (wrapped(angles_NP - pos_N1 * frequencies_P).abs() > allowed_NP).any(0)
+    uneven_P = (wrapped(angles_NP - pos_N1 * frequencies_P).abs() > allowed_NP).any(0)
+    made = about(pairing=pairing, frequencies_P=frequencies_P, channels_P2=channels_P2)
+    lengths_NP = torch.sqrt((squares_NC[:, first_P] + squares_NC[:, second_P]) / sizes_NCC[0, first_P, second_P])
+    if float(misfit_CC[first_P, second_P].max()) > len(positions) * (10 * noise) ** 2:
+        return replace(made, odd="channels that change do not form pairs")
+    if float((lengths_NP - 1).abs().max()) > 10 * noise:
+        return replace(made, odd="pairs change their length with the position")
+    return replace(made, odd="angles do not grow evenly with the position") if bool(uneven_P.any()) else made
 
 
 def wrapped(angle: Tensor) -> Tensor:

@@ -45,7 +45,7 @@ from roundround.records.provenance import (
 from roundround.records.run import Invocation, Run
 from roundround.support import __version__
 from roundround.support.console import print_result
-from roundround.support.errors import Interrupted, PeerLost, UserError, check_no_credentials, one_line
+from roundround.support.errors import Interrupted, NoVerdict, PeerLost, UserError, check_no_credentials, one_line
 from roundround.support.files import is_full, leftovers, parse_json, write_atomically, write_json
 
 log = logging.getLogger(__name__)
@@ -88,7 +88,30 @@ def opened(
             if taken := before & {METRICS, RESULTS, "tokenizer.json"}:
                 raise UserError(f"{directory} has a {min(taken)} that a run would overwrite; choose another folder")
             git, patch = git_state() if writes else (None, None)
-            manifest = new_manifest(invocation, config, git)
+            manifest = {
+                "roundround": __version__,
+                "verb": invocation.verb,
+                "status": "running",
+                "started": now(),
+                "ended": None,
+                "command": invocation.command,
+                "cwd": os.getcwd(),
+                "overrides": invocation.overrides,
+                "config": config,
+                "config_hash": config_hash(config),
+                "git": git,
+                "variants": {},
+                "versions": versions(),
+                "device": None,
+                "peak_memory": None,
+                "seed": config.get("seed"),
+                "data": None,
+                "facts": {},
+                "headline": {},
+                "wandb": None,
+                "sweep": str(invocation.sweep) if invocation.sweep else None,
+                "job": job(),
+            }
         run = Run(directory, manifest | dict(known or {}), writes=writes)
         if writes:
             record_start(run, patch, before if earlier is None else None)
@@ -157,7 +180,8 @@ def its_end(
         end(run, status, 1, memory)
         raise
     except BaseException as error:
-        end(run, f"failed: {type(error).__name__}: {one_line(error)}", 1, memory)
+        code = 3 if isinstance(error, NoVerdict) else 1
+        end(run, f"failed: {type(error).__name__}: {one_line(error)}", code, memory)
         raise
 
 
@@ -203,22 +227,17 @@ def end(run: Run, status: str, exit_code: int, memory: PeakMemory) -> None:
         run.note(status=status, ended=now(), peak_memory=larger(run.manifest.get("peak_memory"), memory.so_far()))
     for logger in run.loggers:
         with as_well_as_possible("the results could not be given to the logger"):
-            give_results(run.directory, logger)
+            if (run.directory / RESULTS).exists():
+                logger.results(parse_json((run.directory / RESULTS).read_text(encoding="utf-8")))
+            if pictures := {path.stem: path for path in sorted((run.directory / "figures").glob("*.png"))}:
+                logger.figures(pictures)
+            if logger.log_checkpoint is not None:
+                from roundround.records import checkpoints  # torch takes seconds to import, and some verbs need none
+
+                also = [path for name in (MANIFEST, "tokenizer.json") if (path := run.directory / name).exists()]
+                logger.checkpoint(checkpoints.find(run.directory, logger.log_checkpoint), also)
         with as_well_as_possible("the logger could not be finished"):
             logger.finish(run.manifest, exit_code)
-
-
-def give_results(directory: Path, logger: Logger) -> None:
-    """Give a logger the records, the figures and the checkpoint, as far as the run has written them."""
-    if (directory / RESULTS).exists():
-        logger.results(parse_json((directory / RESULTS).read_text(encoding="utf-8")))
-    if pictures := {path.stem: path for path in sorted((directory / "figures").glob("*.png"))}:
-        logger.figures(pictures)
-    if logger.log_checkpoint is not None:
-        from roundround.records import checkpoints  # torch takes seconds to import, and some verbs need none
-
-        also = [path for name in (MANIFEST, "tokenizer.json") if (path := directory / name).exists()]
-        logger.checkpoint(checkpoints.find(directory, logger.log_checkpoint), also)
 
 
 def clean_up(directory: Path) -> None:
@@ -262,34 +281,6 @@ def take_back(run: Run, before: set[str], earlier: str | None) -> None:
         shutil.rmtree(run.directory / folder, ignore_errors=True)
     for name in {"tokenizer.json", "code.patch", MANIFEST, LOCK} - before:
         (run.directory / name).unlink(missing_ok=True)
-
-
-def new_manifest(invocation: Invocation, config: dict[str, Any], git: dict[str, Any] | None) -> dict[str, Any]:
-    """The manifest of a new run; `git` is the state of the checkout."""
-    return {
-        "roundround": __version__,
-        "verb": invocation.verb,
-        "status": "running",
-        "started": now(),
-        "ended": None,
-        "command": invocation.command,
-        "cwd": os.getcwd(),
-        "overrides": invocation.overrides,
-        "config": config,
-        "config_hash": config_hash(config),
-        "git": git,
-        "variants": {},
-        "versions": versions(),
-        "device": None,
-        "peak_memory": None,
-        "seed": config.get("seed"),
-        "data": None,
-        "facts": {},
-        "headline": {},
-        "wandb": None,
-        "sweep": str(invocation.sweep) if invocation.sweep else None,
-        "job": job(),
-    }
 
 
 def now() -> str:

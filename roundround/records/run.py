@@ -164,7 +164,18 @@ def identity(directory: Path, manifest: dict[str, Any]) -> dict[str, Any]:
     if trains:
         return fields | of_manifest(manifest)
     if source is not None:
-        return fields | of_trained(manifest, Path(source))
+        trained, own = read_manifest(Path(source)), manifest["config"]
+        replaced = {name: own[name] for name in REPLACED if own.get(name) is not None}  # by what the measuring run has
+        choices = {**trained.get("choices", {}), **manifest.get("choices", {})}
+        kept = {name: node for name, node in trained["config"].items() if name in REBUILT and name not in replaced}
+        return (
+            fields
+            | of_manifest({**trained, "config": {**trained["config"], **replaced}, "choices": choices})
+            | {"checkpoint": own.get("checkpoint")}
+            | of_texts(own)
+            | source_is(Path(source), trained, kept)
+            | typed(manifest)
+        )
     config = manifest["config"]
     if "model" not in config:
         return fields
@@ -191,25 +202,6 @@ def source_is(source: Path, trained: dict[str, Any], kept: dict[str, Any]) -> di
     trained: the manifest of that run. kept: the nodes of its config whose classes this run uses again.
     """
     return {"source": "changed"} if changes(source, trained, kept) else {}
-
-
-def of_trained(manifest: dict[str, Any], source: Path) -> dict[str, Any]:
-    """The fields of a run that measures the model of the training run in `source`.
-
-    If the measuring run has an encoding, normaliser or data of its own, they replace those of the training run.
-    """
-    trained = read_manifest(source)
-    own = manifest["config"]
-    replaced = {name: own[name] for name in REPLACED if own.get(name) is not None}
-    choices = {**trained.get("choices", {}), **manifest.get("choices", {})}
-    kept = {name: node for name, node in trained["config"].items() if name in REBUILT and name not in replaced}
-    return (
-        of_manifest({**trained, "config": {**trained["config"], **replaced}, "choices": choices})
-        | {"checkpoint": own.get("checkpoint")}
-        | of_texts(own)
-        | source_is(source, trained, kept)
-        | typed(manifest)
-    )
 
 
 def of_texts(config: dict[str, Any]) -> dict[str, Any]:

@@ -464,7 +464,17 @@ def view(files: RunFiles, records: list[Record]) -> View:
     scope.append(
         "The same numbers for other programs: comparison.csv, comparison.md and comparison.tex beside this page."
     )
-    return View([*sections, which_runs(about)], scope, findings=findings(telling(records)))
+    rows = [
+        [text_of(group["verb"]), format_settings(group["settings"]), text_of(group["seeds"]), text_of(group["runs"])]
+        for group in about.get("groups", [])
+    ]
+    skipped = [[left_out["run"], left_out["why"]] for left_out in about.get("skipped", [])]
+    tables = [
+        Table("runs of each setting", ["verb", "settings", "seeds", "runs"], rows, folded=True),
+        Table("runs left out", ["run", "why"], skipped, folded=True),
+    ]
+    which_runs = Section("Which runs", tables=[table for table in tables if table.rows])
+    return View([*sections, which_runs], scope, findings=findings(telling(records)))
 
 
 def sections_of(records: Sequence[Record], about: Mapping[str, Any], remarks: list[str]) -> list[Section]:
@@ -485,17 +495,3 @@ def sections_of(records: Sequence[Record], about: Mapping[str, Any], remarks: li
             remarks.append(f"{section.title}: {drawn}; compare fewer settings to see the others")
             section.panels = section.panels[:ON_A_PAGE]
     return list(sections.values())
-
-
-def which_runs(about: Mapping[str, Any]) -> Section:
-    """The run directories of each setting, and the runs that were left out, with the reasons."""
-    rows = [
-        [text_of(group["verb"]), format_settings(group["settings"]), text_of(group["seeds"]), text_of(group["runs"])]
-        for group in about.get("groups", [])
-    ]
-    skipped = [[left_out["run"], left_out["why"]] for left_out in about.get("skipped", [])]
-    tables = [
-        Table("runs of each setting", ["verb", "settings", "seeds", "runs"], rows, folded=True),
-        Table("runs left out", ["run", "why"], skipped, folded=True),
-    ]
-    return Section("Which runs", tables=[table for table in tables if table.rows])

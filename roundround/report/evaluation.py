@@ -247,25 +247,6 @@ def records_of_dispersion(
     return found
 
 
-def by_visible_keys(by_length: Mapping[int, Dispersion]) -> dict[str, Any]:
-    """The content of dispersion.json: for each context length, every measure as [layer][head][bin].
-
-    A bin holds the rows with a similar number of visible keys. In a bin without rows, a measure is None. layers: the
-    numbers of the layers. largest_n: for each bin, the largest number of visible keys. rows: the number of rows,
-    [layer][bin].
-    """
-    found = {}
-    for length, dispersion in by_length.items():
-        means = {name: dispersion.means_LHN(name).cpu().numpy() for name in MEASURES}
-        found[str(length)] = {
-            "layers": list(dispersion.layers),
-            "largest_n": dispersion.largest_n,
-            "rows": dispersion.n_rows_LN.long().tolist(),
-            **{name: np.ma.masked_where(np.isnan(own), own).tolist() for name, own in means.items()},  # masked: None
-        }
-    return found
-
-
 def leave_dispersion(
     by_length: Mapping[int, Dispersion],
     directory: Path,
@@ -280,7 +261,16 @@ def leave_dispersion(
     """
     if not by_length:
         return
-    write_json(directory / "dispersion.json", by_visible_keys(by_length))
+    found = {}  # every measure as [layer][head][bin]; a bin holds the rows with a similar number of visible keys
+    for length, dispersion in by_length.items():
+        means = {name: dispersion.means_LHN(name).cpu().numpy() for name in MEASURES}
+        found[str(length)] = {
+            "layers": list(dispersion.layers),
+            "largest_n": dispersion.largest_n,
+            "rows": dispersion.n_rows_LN.long().tolist(),
+            **{name: np.ma.masked_where(np.isnan(own), own).tolist() for name, own in means.items()},  # masked: None
+        }
+    write_json(directory / "dispersion.json", found)
     longest = max(by_length)
     context = longest if contexts is None else contexts[longest]
     drawing = drawing_of_dispersion(by_length[longest], context=context, title=title)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import ClassVar, Literal, cast, final, get_args
 
 import torch
@@ -84,7 +85,7 @@ class AttentionSoftmax(FinalVariants, nn.Module):
     def n_counted(self, keys: Keys) -> Tensor:
         """The number of keys of each row, as `count` defines it, [1 or B, 1, Q, 1], int64."""
         if self.count == "position":
-            return keys.without_windows().counts(0, keys.n_queries) + keys.n_forgotten
+            return replace(keys, window=None, chunk=None).counts(0, keys.n_queries) + keys.n_forgotten
         return keys.counts(0, keys.n_queries)
 
     def counted(self, rows: Mapping[str, Tensor], keys: Keys) -> Mapping[str, Tensor]:
@@ -127,7 +128,14 @@ class AttentionSoftmax(FinalVariants, nn.Module):
             out = self.attend_fused(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias, rows=rows)
             out = out[..., :n_channels].to(dtype)
             return out if broken_BHQ1 is None else out + torch.where(broken_BHQ1, torch.nan, 0.0).to(out.dtype)
-        self.announce_blocks(q_BHQC, keys, bias)
+        combination = type(self).__name__ + (f" with {type(bias).__name__}" if bias is not None else "")
+        why = self.why_in_blocks(q_BHQC, keys, bias)
+        here = "" if why is None else f" here ({why})"
+        announce(
+            f"{combination} has no exact fused form{here}: attention runs over blocks of query rows, its memory linear "
+            f"in length, its time about {self.cost_in_blocks:g} times the fused softmax's"
+            + (" and what the bias takes" if bias is not None else "")
+        )
         return self.attend_in_blocks(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=bias, rows=rows)
 
     def row_parameters(self, x_BTD: Tensor) -> dict[str, Tensor]:
@@ -245,17 +253,6 @@ class AttentionSoftmax(FinalVariants, nn.Module):
         The text must not contain numbers that differ between calls, because each new text causes another warning.
         """
         return None
-
-    def announce_blocks(self, q_BHQC: Tensor, keys: Keys, bias: Bias | None) -> None:
-        """Warn once for each combination of normaliser and bias that it has no fused form, and how slow blocks are."""
-        combination = type(self).__name__ + (f" with {type(bias).__name__}" if bias is not None else "")
-        why = self.why_in_blocks(q_BHQC, keys, bias)
-        here = "" if why is None else f" here ({why})"
-        announce(
-            f"{combination} has no exact fused form{here}: attention runs over blocks of query rows, its memory linear "
-            f"in length, its time about {self.cost_in_blocks:g} times the fused softmax's"
-            + (" and what the bias takes" if bias is not None else "")
-        )
 
 
 @once_per_compilation

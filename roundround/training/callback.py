@@ -124,7 +124,11 @@ class TrainingCallback(lightning.Callback):
             save = save or stop is not None
         self.bookkeeping.display.advance(step)
         if self.config.attention_stats_every and step % self.config.attention_stats_every == 0:
-            self.log_attention(trainer, module, batch, step)
+            # in all processes, because a sharded model runs only if all run it
+            compiled = torch.compiler.set_stance("force_eager") if self.config.compile else nullcontext()  # for hooks
+            with compiled, trainer.precision_plugin.val_step_context(), gathered(module.decoder):
+                text_1T = self.material.text(batch)
+                self.run.log(step, **attention_statistics(module.decoder, text_1T, step=step))
         try:
             if validate and stop is None and self.validate(trainer, module, step):
                 save = True
@@ -207,16 +211,6 @@ class TrainingCallback(lightning.Callback):
                 f"the loss scale is now {scale:g}"
             )
         return {"skipped_steps": self.skipped_steps}
-
-    def log_attention(self, trainer: lightning.Trainer, module: LanguageModel, batch: Any, step: int) -> None:
-        """Log attention statistics of a text of the step.
-
-        All processes must call this, because a sharded model runs only if all processes run it.
-        """
-        compiled = torch.compiler.set_stance("force_eager") if self.config.compile else nullcontext()  # for hooks
-        with compiled, trainer.precision_plugin.val_step_context(), gathered(module.decoder):
-            text_1T = self.material.text(batch)
-            self.run.log(step, **attention_statistics(module.decoder, text_1T, step=step))
 
     def validate(self, trainer: lightning.Trainer, module: LanguageModel, step: int) -> bool:
         """Measure the held-out data, a share on each rank. Returns whether this checkpoint is the best so far."""

@@ -6,16 +6,19 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from conftest import Done, assert_refused
 from helpers_hf import some_tokens, tiny
+from transformers import AutoModelForCausalLM, BloomConfig, GPT2Config, MambaConfig
 
-from roundround.asking.fitted_rotations import UNROTATED, Guess, declared_rotations, loss_of
+from roundround.asking import fitted_rotations as fitted
+from roundround.asking.fitted_rotations import UNROTATED, Guess, declared_rotations, fitted_rotations, loss_of
 from roundround.engines.cases import log_probs, prompt_of
 from roundround.engines.families import model_of
-from roundround.support.errors import UserError
+from roundround.support.errors import NoVerdict, UserError
 from roundround.support.packaged import model_path
 
 ROTATING = ("llama", "llama-yarn", "gemma3-linear", "gemma4", "glm4", "smollm3", "cohere2", "qwen3_next", "deepseek_v3")
@@ -55,6 +58,50 @@ def test_layers_without_rotation_can_be_asked_whether_they_want_one(name: str) -
 def test_layers_that_do_more_than_not_rotate_are_refused() -> None:
     with pytest.raises(UserError, match="cannot be replaced"):
         declared_rotations(model_of("llama4"))
+
+
+@pytest.mark.parametrize("kind", [GPT2Config, BloomConfig, MambaConfig])
+def test_a_model_without_rotation_is_refused(kind: Any) -> None:
+    """GPT-2 has learnt positions, BLOOM a bias on logits, Mamba no attention."""
+    model = AutoModelForCausalLM.from_config(kind(n_layer=1, hidden_size=32, n_head=2, vocab_size=9))
+    with pytest.raises(UserError, match="has no rotary encoding"):
+        declared_rotations(model)
+
+
+@pytest.fixture
+def shorter(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A text of random tokens for a search that is cut short."""
+    monkeypatch.setattr(fitted, "LENGTH", 32)
+    monkeypatch.setattr(fitted, "ROUNDS", 1)
+    return torch.randint(94, (fitted.TEXTS * 32,), generator=torch.Generator().manual_seed(0)).tolist()
+
+
+def test_an_untrained_model_has_no_verdict(shorter: list[int]) -> None:
+    with pytest.raises(NoVerdict, match="has not learnt this text"):
+        fitted_rotations(model_of("llama"), shorter)
+
+
+def test_a_model_whose_logits_are_no_numbers_has_no_verdict(shorter: list[int]) -> None:
+    model = model_of("llama")
+    model.get_output_embeddings().weight[0, 0] = torch.nan
+    with pytest.raises(NoVerdict, match="its best loss is nan"):
+        fitted_rotations(model, shorter)
+
+
+def test_a_text_of_one_repeated_token_says_nothing(shorter: list[int]) -> None:
+    with pytest.raises(NoVerdict, match="the text says nothing"):
+        fitted_rotations(model_of("llama"), [7] * len(shorter))
+
+
+def test_the_command_names_each_guess_that_cannot_be_told_apart(
+    roundround: Callable[..., Done], shorter: list[int], text: Path
+) -> None:
+    """In whole lines, however many there are; the best guess of the table is the last word."""
+    done = roundround("check", "model=stories260k", "weights=true", f"text={text}")
+    alike = done.results[0]["alike"].split("; ")
+    lines = [line.split("from the best: ")[1] for line in done.err.splitlines() if "cannot be told apart" in line]
+    assert lines == alike
+    assert len(alike) > 1
 
 
 def test_a_guess_in_words() -> None:

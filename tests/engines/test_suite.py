@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import Done, assert_refused
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -154,8 +155,18 @@ def test_answers_in_files_are_judged(case: Case, answered: Callable[[Any], Done]
     assert (done.code, done.results[0]["words"]) == (1, "the scaling is ignored")
 
 
+def test_files_that_no_case_has_are_named(case: Case, answered: Callable[[Any], Done], here: Path) -> None:
+    (here / "answers").mkdir()
+    (here / "answers" / "lama-yarn.json").write_text("[]")
+    assert "no case has this name: lama-yarn.json" in answered(case.right.tolist()).err
+
+
 BAD: list[tuple[Callable[[Tensor], Any], str]] = [
     (lambda right: right.tolist()[:-1], "has 318 numbers"),
+    (lambda right: [*right.tolist()[:6], None, *right.tolist()[7:]], "has no finite number for token 7"),
+    (lambda right: [*right.tolist()[:6], -(10**400), *right.tolist()[7:]], "has no finite number for token 7"),
+    (lambda right: (right / math.log(10)).tolist(), "base 10"),
+    (lambda right: {"log_probs": right.tolist(), "dtype": "float16"}, "the unknown key dtype"),
     (lambda right: right.exp().tolist(), "holds probabilities"),
     (lambda right: (right / math.log(2)).tolist(), "base 2"),
     (lambda right: [math.nan, *right.tolist()[1:]], "has no finite number"),
@@ -172,10 +183,72 @@ def test_wrong_answers_cost_one_line(
     assert_refused(answered(change(case.right)), message)
 
 
+def test_every_wrong_file_is_named_before_anything_is_judged(roundround: Callable[..., Done], case: Case) -> None:
+    for name in ("one", "two", "three"):
+        shutil.copytree(case.folder, Path("c", name))
+    Path("answers").mkdir()
+    Path("answers/one.json").write_text("[" * 100_000)
+    Path("answers/two.json").write_text("[")
+    Path("answers/three.json").write_text(json.dumps(case.right.tolist()))
+    done = roundround("check", "suite=c", "answers=answers")
+    assert_refused(done, "two.json", "(and 1 more, above)")
+    assert "one.json" in done.err
+    assert "three" not in done.err
+    assert_refused(roundround("check", "suite=c", "answers="), "answers= is not a folder")
+
+
+def test_damaged_cases_are_named(roundround: Callable[..., Done], case: Case, here: Path) -> None:
+    """A suite with one broken case, whatever is broken, is refused before an engine is asked."""
+    weights = (case.forms[0] / "model.safetensors").read_bytes()
+    prompt = json.loads((case.folder / "prompt.json").read_text())
+    short = {"right": case.right[:-1]}
+    about = {"format": "roundround case 1", "prompt": prompt["sha256"]}
+    damages: list[Callable[[Path], Any]] = [
+        lambda folder: (folder / "prompt.json").write_text(json.dumps(prompt["ids"])),
+        lambda folder: (folder / "prompt.json").write_text("null"),
+        lambda folder: save_file(short, folder / "expected.safetensors", metadata=about),
+        lambda folder: (folder / "expected.safetensors").unlink(),
+        lambda folder: [shutil.rmtree(form) for form in read_case(folder).forms],
+        lambda folder: (folder / "transformers4" / "config.json").unlink(),
+        lambda folder: (folder / "transformers5" / "model.safetensors").write_bytes(weights[:-9]),
+    ]
+    for n, damage in enumerate(damages):
+        shutil.copytree(case.folder, here / "c" / f"number{n}")
+        damage(here / "c" / f"number{n}")
+    done = roundround("check", "suite=c", "engine=transformers")
+    assert_refused(done, "is not a case of a suite", f"(and {len(damages) - 1} more, above)")
+    assert all(f"number{n}" in done.err for n in range(len(damages)))
+
+
+def test_missing_weights_are_a_fault_of_the_case(roundround: Callable[..., Done], case: Case, here: Path) -> None:
+    shutil.copytree(case.folder, here / "c" / case.folder.name)
+    file = here / "c" / case.folder.name / "transformers5" / "model.safetensors"
+    renamed = {name.replace("q_proj", "query"): x for name, x in load_file(file).items()}
+    save_file(renamed, file, metadata={"format": "pt"})
+    assert_refused(roundround("check", "suite=c", "engine=transformers"), "is not a case of a suite")
+
+
+def test_a_folder_that_cannot_be_made_is_refused_before_the_work(roundround: Callable[..., Done], here: Path) -> None:
+    (here / "file").write_text("")
+    assert_refused(roundround("check", "suite=llama", "to=file"), "is there already")
+    assert_refused(roundround("check", "suite=llama", "to=file/c"), "cannot be made")
+    assert_refused(roundround("check", "suite=llama", "to=none/c"), "No such file")
+
+
+def test_options_without_effect_on_a_suite_are_refused(roundround: Callable[..., Done], case: Case) -> None:
+    for option in ("device=cpu", "trust=true"):
+        command = ("check", f"suite={case.folder.parent}", "engine=transformers", option)
+        assert_refused(roundround(*command), f"{option.split('=')[0]}= has no effect")
+
+
 def test_a_wrong_suite_costs_one_line(roundround: Callable[..., Done], case: Case, here: Path) -> None:
-    assert_refused(roundround("check", "suite=lama", "to=c"), "did you mean 'llama'?")
+    assert_refused(roundround("check", "suite=all,lama", "to=c"), "did you mean 'llama'?")
     assert_refused(roundround("check", "suite=.", "engine=transformers"), "has no cases")
-    assert_refused(roundround("check", f"suite={case.folder.parent}"), "give one of")
+    done = roundround("check", f"suite={case.folder}", "engine=transformers")
+    assert_refused(done, f"is a case; give suite={case.folder.parent}")
+    assert_refused(roundround("check", f"suite={case.folder.parent}"), "suite=; give suite=all with to=DIR")
+    given = ("engine=transformers", "engine.attention=spda")
+    assert_refused(roundround("check", f"suite={case.folder.parent}", *given), "engine.attention=spda")
     for engine in ("mlx_lm", "ctranslate2", "onnxruntime_genai"):
         assert_refused(roundround("check", f"suite={case.folder.parent}", f"engine={engine}"), "pip install")
     given = ("engine=transformers", "engine.precision=float8")
@@ -187,7 +260,7 @@ def test_a_wrong_suite_costs_one_line(roundround: Callable[..., Done], case: Cas
 
 
 def test_transformers_answers_the_suite(roundround: Callable[..., Done], here: Path) -> None:
-    assert roundround("check", "suite=llama,mistral", "to=c").code == 0
+    assert roundround("check", "suite=llama,mistral,llama", "to=c").code == 0
     done = roundround("check", "suite=c", "engine=transformers")
     assert (done.code, {r["verdict"] for r in done.results}, len(done.results)) == (0, {AGREES}, 4)
     for form in ("transformers5", "transformers4"):  # a changed config stands for an engine that misreads it
@@ -212,8 +285,11 @@ from roundround.engines.readers.transformers import Transformers
 class Mine(Engine):
     def log_probs(self, checkpoint, ids, folder):
         if checkpoint.name == "transformers4":
-            raise ValueError("this form is too old")
-        return Transformers(attention="eager").log_probs(checkpoint, ids, folder)
+            raise SystemExit("this form is too old")
+        answers = Transformers(attention="eager").log_probs(checkpoint, ids, folder).tolist()
+        if checkpoint.parent.name == "bad":
+            answers[9] = float("nan")
+        return [None, *answers]
 """
 
 
@@ -221,9 +297,16 @@ def test_an_engine_of_a_users_own(roundround: Callable[..., Done], case: Case, h
     (here / "mine" / "engine").mkdir(parents=True)
     (here / "mine" / "mine.py").write_text(MINE)
     (here / "mine" / "engine" / "mine.yaml").write_text("_target_: mine.Mine\n")
-    done = roundround("check", "--config-dir", "mine", f"suite={case.folder.parent}", "engine=mine")
+    for name in ("bad", "good"):
+        shutil.copytree(case.folder, here / "c" / name)
+    done = roundround("check", "--config-dir", "mine", "suite=c", "engine=mine")
     assert done.code == 0
-    assert [(r["verdict"], r["words"]) for r in done.results] == [(AGREES, ""), (REFUSED, "this form is too old")]
+    old = (REFUSED, "this form is too old")
+    bad = (REFUSED, "it has no finite number for token 10")
+    assert [(r["verdict"], r["words"]) for r in done.results] == [bad, old, (AGREES, ""), old]
+    shutil.rmtree("outputs")
+    given = ("engine=mine", "engine.precision=float16")
+    assert_refused(roundround("check", "--config-dir", "mine", "suite=c", *given), "+engine.precision=")
 
 
 @pytest.fixture
@@ -257,12 +340,24 @@ def test_a_server_is_asked(
     url, says = server
     command = ("check", f"suite={case.folder.parent}", "engine=openai", f"engine.url={url}/v1")
     done = roundround(*command)
-    assert (done.code, done.results[0]["words"]) == (3, "too long")
+    assert (done.code, done.results[0]["words"]) == (3, f"{url}/v1/completions answers with status 400: too long")
     says["completions"] = {"choices": [{"logprobs": {"token_logprobs": [None, *case.right.tolist(), -1.0]}}]}
     done = roundround(*command)
     assert (done.code, [r["verdict"] for r in done.results]) == (0, [AGREES, MISSING])
+    assert done.results[1]["words"] == f"the server has x/{case.folder.name}/transformers5"
     assert says["asked"]["prompt"] == case.ids
+    says["models"] = {"data": [{"id": case.folder.name}]}
+    done = roundround(*command)
+    assert [(r["verdict"], r["form"]) for r in done.results] == [(AGREES, "")]
     says["completions"] = {"choices": [{"text": "without", "logprobs": None}]}
+    assert "gives no log-probabilities of the prompt" in roundround(*command).results[0]["words"]
+    says["completions"] = {"detail": "no"}
+    assert "does not speak the OpenAI protocol" in roundround(*command).results[0]["words"]
     shutil.rmtree("outputs")
-    assert_refused(roundround(*command), "echo with logprobs")
-    assert_refused(roundround(*command[:3], "engine.url=http://127.0.0.1:9"), "does not answer models")
+    says["models"] = ["llama"]
+    assert_refused(roundround(*command), f"{url}/v1/models does not speak the OpenAI protocol")
+    says["models"] = None
+    assert_refused(roundround(*command), f"{url}/v1/models answers with status 400")
+    assert_refused(roundround(*command[:3], "engine.url=http://127.0.0.1:9"), "/v1/models does not answer")
+    assert_refused(roundround(*command[:3], "engine.url=127.0.0.1:9"), "unknown url type")
+    assert_refused(roundround(*command, "engine.timeout=0"), "does not answer (timeout 0 s)")

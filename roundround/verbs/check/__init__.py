@@ -66,10 +66,13 @@ class CheckConfig:
         allowed = {"pe": ("to", "against"), "suite": ("to", "answers", "engine")}.get("".join(self.given), ())
         if len(self.given) != 1 or len(beside) != bool(allowed) or not {*beside} <= {*allowed}:
             given = " ".join(f"{name}=" for name in (*self.given, *beside)) or "nothing"
+            others = (
+                "one of run=last, model=stories260k (or model=hf model.path=DIR), pe=... with to=FILE.safetensors (to "
+                "write vectors), pe=... with against=FILE (to compare vectors), "
+            )
             raise UserError(
-                f"check got {given}; give one of run=last, model=stories260k (or model=hf model.path=DIR), "
-                "pe=... with to=FILE.safetensors (to write vectors), pe=... with against=FILE (to compare vectors), "
-                "suite=all with to=DIR (to write cases), or suite=DIR with engine=NAME or answers=DIR (to judge them)"
+                f"check got {given}; give {others * (self.given != ['suite'])}suite=all with to=DIR (to write cases), "
+                "or suite=DIR with engine=NAME or answers=DIR (to judge them)"
             )
         if self.weights != (self.data is not None) or (self.weights and self.model is None):
             raise UserError("weights=true and text=FILE go together, with model=hf model.path=DIR")

@@ -56,11 +56,16 @@ ROWS = ("rotation", "pairing", "pairs", "wavelength", "attention factor", "windo
 def check(cfg: DictConfig, invocation: Invocation) -> None:
     """Check a model's layers against its config, write an encoding's test vectors to a file, or check such a file."""
     config = checked(CheckConfig, cfg)
-    [given] = config.given
-    read = {"run": ["checkpoint"], "model": [], "suite": [], "pe": ["train_length", *OF_THE_VECTORS]}[given]
-    if config.against is not None:
-        given, read = "against", ["train_length"]  # the file has the vectors
-    if unread := sorted({"checkpoint", "train_length", *OF_THE_VECTORS} & overridden(invocation.overrides) - set(read)):
+    [given] = config.given if config.against is None else ["against"]
+    own = {
+        "run": ["checkpoint", "device", "trust"],
+        "model": ["device"],
+        "pe": ["train_length", *OF_THE_VECTORS],
+        "against": ["train_length"],  # the file has the vectors
+    }
+    if unread := sorted(
+        {name for names in own.values() for name in names} & overridden(invocation.overrides) - {*own.get(given, [])}
+    ):
         raise UserError(f"{unread[0]}= has no effect here, because {given}= does not use it; leave it out")
     if config.pe is not None:
         give_theta(cfg)
@@ -132,9 +137,9 @@ def show_fitted(cfg: DictConfig, config: CheckConfig, invocation: Invocation, mo
                     one["verdict"],
                 )
             print_table(table)
-            print_status(
-                "\n".join(f"{one['kind']}, cannot be told apart from the best: {one['alike']}" for one in found)
-            )
+            for kind, alike in ((one["kind"], one["alike"] or "no other guess that was asked") for one in found):
+                for guess in alike.split("; "):
+                    print_status(f"{kind}: cannot be told apart from the best: {guess}")
     if wrong := [one["kind"] for one in found if one["verdict"] == DIFFERS]:
         raise Refuted(f"the weights contradict config.json: {', '.join(wrong)}")
 

@@ -34,7 +34,7 @@ from roundround.config.build import build, target_class
 from roundround.config.options import load_option
 from roundround.config.recorded import overridden
 from roundround.data.corpora import Corpus, Source
-from roundround.data.minimal_pairs import MinimalPairs, Pair
+from roundround.data.minimal_pairs import MinimalPairs
 from roundround.data.prepared import TokenData
 from roundround.data.tasks.base import Example, Examples, Task, distinct
 from roundround.data.tasks.batches import same_length_batches
@@ -402,7 +402,12 @@ def evaluate_pairs(
         )
     first = subject.vocabulary.end_of_document if trained is None else first_of(subject.vocabulary)
     asked, prefixes = pairs.by_phenomenon(), sorted(set(config.prefix))
-    sentences = tokens_of(asked, pairs.before, subject.vocabulary)
+    vocabulary, sentences = subject.vocabulary, {}  # right, wrong, right, wrong, ..., in the order of the pairs
+    for name, own in asked.items():
+        texts = [pairs.before + text for pair in own for text in (pair.good, pair.bad)]
+        sentences[name] = [list(e.ids) for e in vocabulary.tokenizer.encode_batch(texts, add_special_tokens=False)]
+    unknown = unknown_token(vocabulary.tokenizer, vocabulary.end_of_document)
+    check_known([token for own in sentences.values() for ids in own for token in ids], unknown, "the sentences")
     n_tokens = max(len(sentence) for own in sentences.values() for sentence in own)
     subject.check_room(prefixes[-1] + n_tokens, f"prefix={prefixes[-1]} with a sentence of {n_tokens} tokens")
     if prefixes[-1] and first is None:
@@ -423,24 +428,22 @@ def evaluate_pairs(
         common = {key: subject.choices.get(key) for key in ("pe", "softmax")}
         records = report.records_of_pairs(by_prefix, common | {"sample": is_sample})
         if run.writes:
-            write_atomically(run.directory / "pairs.csv", csv_of(by_prefix))
+            table = io.StringIO()  # a row for each prefix and pair: ln p of the pair's two sentences
+            writer = csv.writer(table, lineterminator="\n")
+            writer.writerow(["prefix", "phenomenon", "pair", "good", "bad"])
+            writer.writerows(
+                [prefix, name, i, f"{good:.6f}", f"{bad:.6f}"]
+                for prefix, scores in by_prefix.items()
+                for name, own in scores.items()
+                for i, (good, bad) in enumerate(own.tolist())
+            )
+            write_atomically(run.directory / "pairs.csv", table.getvalue())
         rows = crossed(records, "accuracy", "phenomenon", "prefix")
         columns = {prefix: f"behind {prefix:,}" for prefix in prefixes}
         phenomena = grid(subject.title(), "phenomenon", rows, columns, {"pairs": "pairs"})
         finish(
             run, config, PAIRS, records, None, subject.title(), f"{sum(map(len, asked.values())):,} pairs.", phenomena
         )
-
-
-def tokens_of(asked: Mapping[str, Sequence[Pair]], before: str, vocabulary: Vocabulary) -> dict[str, list[list[int]]]:
-    """Token ids of the sentences of each phenomenon: right, wrong, right, wrong, ..., in the order of the pairs."""
-    found = {}
-    for name, pairs in asked.items():
-        texts = [before + text for pair in pairs for text in (pair.good, pair.bad)]
-        found[name] = [list(e.ids) for e in vocabulary.tokenizer.encode_batch(texts, add_special_tokens=False)]
-    unknown = unknown_token(vocabulary.tokenizer, vocabulary.end_of_document)
-    check_known([token for own in found.values() for ids in own for token in ids], unknown, "the sentences")
-    return found
 
 
 def cut(subject: AskedModel, config: EvalConfig, n: int) -> list[int]:
@@ -491,19 +494,6 @@ def scored(
     ends = np.cumsum([len(own) for own in sentences.values()])[:-1]
     parts = [part.reshape(-1, 2) for part in np.split(found, ends)]
     return dict(zip(sentences, parts, strict=True))
-
-
-def csv_of(by_prefix: Mapping[int, report.PairScores]) -> str:
-    """A csv with a row for each prefix and pair: the log-probabilities of the pair's two sentences, in nats."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["prefix", "phenomenon", "pair", "good", "bad"])
-    for prefix, scores in by_prefix.items():
-        for name, own in scores.items():
-            writer.writerows(
-                [prefix, name, i, f"{good:.6f}", f"{bad:.6f}"] for i, (good, bad) in enumerate(own.tolist())
-            )
-    return text.getvalue()
 
 
 # -- tasks of EleutherAI's harness
