@@ -12,7 +12,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from omegaconf import OmegaConf
@@ -416,20 +416,22 @@ def leaves(said: Mapping[str, Any], kind: str, path: tuple[str, ...] = ()) -> li
 def check_run(trained: TrainedRun, checkpoint: str, device: torch.device) -> list[LayerReport]:
     """A report of every attention layer of a run's decoder."""
     decoder = trained.decoder(checkpoint).requires_grad_(False).to(device)
-    blocks = [layer for layer in decoder.layers if isinstance(layer, Block)]
-    attentions, normalisers = [b.self_attn for b in blocks], [b.self_attn.softmax for b in blocks]
-    encodings = [decoder.all_encodings[own] for own in decoder.encoding_of_layer]
-    longest = attentions[0].shape.train_length
-    length = min([longest, *(e.original_length for e in encodings if isinstance(e, ScaledRoPE))])
+    normalisers, blocks = decoder.normalisers, cast("list[Block]", list(decoder.layers))
+    if not normalisers:
+        raise UserError(f"{trained.directory} has no layer of attention, so no layer rotates queries and keys")
+    attentions = {softmax.shape.layer: blocks[softmax.shape.layer].self_attn for softmax in normalisers}
+    encodings = {number: decoder.all_encodings[decoder.encoding_of_layer[number]] for number in attentions}
+    longest = normalisers[0].shape.train_length
+    length = min([longest, *(e.original_length for e in encodings.values() if isinstance(e, ScaledRoPE))])
 
     def forward(tokens_B1: Tensor, pos_B1: Tensor) -> Any:
         return decoder.hidden(tokens_B1.to(device), pos_BT=pos_B1.to(device))
 
     declared_kinds = kinds_of(int(trained.config.model.n_layers), **parts_of(trained.config))
     declared = []
-    for number, attention in enumerate(attentions):
+    for number, attention in attentions.items():
         kind, own = declared_kinds[number % len(declared_kinds)], type(encodings[number])
-        encoding = kind.make_encoding(attention.shape)
+        encoding = kind.make_encoding(attention.encoding_shape)
         encoding.load_state_dict(encodings[number].state_dict(), strict=False)  # frequencies may be learned
         plain = own.rotate_queries is PositionalEncoding.rotate_queries or issubclass(own, RotaryEncoding)
         said = Declared(
@@ -443,7 +445,7 @@ def check_run(trained: TrainedRun, checkpoint: str, device: torch.device) -> lis
         )
         declared.append(said)
     reports = reports_of(
-        attentions,
+        list(attentions.values()),
         normalisers,
         forward,
         declared,
@@ -452,4 +454,5 @@ def check_run(trained: TrainedRun, checkpoint: str, device: torch.device) -> lis
         longest=longest,
         limit=decoder.longest(),
     )
-    return [replace(report, window=k.window, chunk=k.chunk) for report, k in zip(reports, decoder.kinds, strict=True)]
+    kinds = [decoder.kinds[number] for number in attentions]
+    return [replace(report, window=k.window, chunk=k.chunk) for report, k in zip(reports, kinds, strict=True)]

@@ -117,6 +117,8 @@ class ProbedDecoder(ProbedModel):
 
     def __init__(self, name: str, decoder: Decoder, tokenizer: Tokenizer, first_token: int | None) -> None:
         normalisers = decoder.normalisers
+        if not normalisers:
+            raise UserError(f"{name} has no layer of attention, so there are no queries and keys to probe")
         super().__init__(name, decoder, normalisers, first_token, normalisers[0].shape.train_length)
         self.decoder, self.tokenizer = decoder, tokenizer
         self.encodings = decoder.all_encodings  # one for all layers, one for each kind, or one for each layer
@@ -150,8 +152,11 @@ class ProbedDecoder(ProbedModel):
         ]
 
     def kinds(self) -> list[str]:
-        names = [kind.name for kind in self.decoder.kinds]
+        names = [self.decoder.kinds[layer].name for layer in self.layers]
         return names if len(set(names)) > 1 else []
+
+    def others(self) -> dict[int, str]:
+        return {layer: kind.name for layer, kind in enumerate(self.decoder.kinds) if layer not in self.layers}
 
     def text_tokens(self, text: str) -> list[int]:
         return list(self.tokenizer.encode(text, add_special_tokens=False).ids)

@@ -176,6 +176,7 @@ def rotations_of(
             found.append(Rotation(torch.zeros_like(own_P)))
             continue
         learns = next(encoding.parameters(), None) is not None or encoding.draws_positions
+        learns = learns or type(encoding).rotate_values is not PositionalEncoding.rotate_values  # or does more
         if not isinstance(encoding, RotaryEncoding) or learns or not is_said_by_frequencies(encoding):
             raise UserError(
                 f"{name} cannot be put into a loaded model, which rotates queries and keys at fixed frequencies; "
