@@ -54,6 +54,8 @@ class GatedDeltaNet(AttentionLayer):
         if bias:
             raise ValueError("attention_bias=true, but the projections of GatedDeltaNet have no biases")
         self.value_dim = shape.head_dim if value_dim is None else value_dim
+        if width < 2 or self.value_dim < 1:
+            raise ValueError(f"width={width} must be at least 2, and value_dim={value_dim} at least 1")
         n_keys, n_values = shape.n_key_heads * shape.head_dim, shape.n_heads * self.value_dim
         self.widths = {"queries": n_keys, "keys": n_keys, "values": n_values}
         self.q_proj, self.k_proj = (nn.Linear(shape.d_model, n_keys, bias=False) for _ in range(2))

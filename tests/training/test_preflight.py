@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from conftest import ROOT, Done
+import pytest
+from conftest import ROOT, Done, assert_refused
 
 from roundround.config.options import load_option
 from roundround.trained.models import build_decoder
@@ -41,3 +42,23 @@ def test_a_run_says_it_in_a_line_each(train: Callable[..., Done]) -> None:
     assert done.manifest["trains_as_softmax"] is True
     quiet = train("softmax=sigmoid", "schedule.warmup_steps=1")
     assert not any(word in quiet.err for word in ("acts only at inference", "documents have"))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("attention=gated_deltanet softmax=sink", "softmax= is read by no layer: GatedDeltaNet uses none"),
+        ("attention=gated_deltanet pe=rope", "pe= is read by no layer: GatedDeltaNet uses none"),
+        ("attention=latent qk_norm=rms", "qk_norm= is read by no layer: LatentAttention uses none"),
+        ("attention=latent model.n_key_heads=1", "model.n_key_heads is read by no layer"),
+        ("pattern=qwen3_next pattern.linear.window=8 model.n_layers=4", "pattern.linear.window: GatedDeltaNet uses no window"),
+        ("attention=gated_deltanet model.attention_bias=true", "the projections of GatedDeltaNet have no biases"),
+        ("attention=gated_deltanet attention.width=0", "width=0 must be at least 2"),
+        ("attention=gated_deltanet attention.value_dim=0", "value_dim=0 at least 1"),
+        ("attention=gated_deltanet attention_stats_every=1", "no layer of this model has any"),
+        ("mix=key_offset model.head_dim=2", "head_dim=2 must be a multiple of 4"),
+        ("mix=canon mix.width=1", "width=1 must be at least 2"),
+    ],
+)
+def test_what_no_layer_can_use_is_refused_by_name(train: Callable[..., Done], words: str, message: str) -> None:
+    assert_refused(train(*words.split()), message)

@@ -25,7 +25,7 @@ from roundround.records import checkpoints
 from roundround.records.opening import build_logger, opened
 from roundround.records.run import Invocation, Run
 from roundround.support.console import print_status, warnings_as_lines
-from roundround.support.errors import Interrupted
+from roundround.support.errors import Interrupted, UserError
 from roundround.support.files import write_atomically
 from roundround.trained.models import planned
 from roundround.trained.patterns import chosen_parts, layer_lines
@@ -55,6 +55,8 @@ def train(cfg: DictConfig, invocation: Invocation) -> None:
     optimizer, schedule = build(config.optim, OptimizerFactory), build(config.schedule, Schedule)
     plan = planned(partial(make, n_vocab=2))
     optimizer.check(plan, sharded=shards(config.trainer))
+    if config.attention_stats_every and not plan.normalisers:
+        raise UserError("attention_stats_every= records attention, but no layer of this model has any")
     check_model_fits(plan, config.trainer)
     logger = build_logger(config.logger)  # a wrong option is reported before hours of tokenising
     material = material_of(config, start)
