@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -69,8 +70,8 @@ def setting_of(run: TrainedRun) -> str:
 @torch.no_grad()
 def measured(run: TrainedRun) -> list[tuple[str, str, str, float]]:
     """Rows of (source taken away, metric, distance, value); the metrics are `loss`, and `order` beyond a distance."""
-    tokens = torch.as_tensor(run.held_out_text().held_out[: WINDOWS * (LENGTH + 1)].astype("int64"))
-    windows_BT = tokens.view(WINDOWS, LENGTH + 1)
+    held_out = np.asarray(run.held_out_text().held_out[: WINDOWS * (LENGTH + 1)])
+    windows_BT = torch.from_numpy(held_out.astype(np.int64)).view(WINDOWS, LENGTH + 1)
     order = torch.rand(WINDOWS, SHUFFLED, generator=torch.Generator().manual_seed(0)).argsort(-1)
     shuffled_BT = torch.cat([windows_BT[:, :SHUFFLED].gather(1, order), windows_BT[:, SHUFFLED:]], 1)
     rows = []

@@ -15,7 +15,7 @@ NAMES = [path.relative_to(EXPERIMENTS).with_suffix("").as_posix() for path in so
 
 
 def test_every_experiment_is_run_here() -> None:
-    folders = {"rope", "max-retrieval", "softmax", "length", "recipe", "encodings_by_normalisers"}
+    folders = {"rope", "max-retrieval", "softmax", "length", "order", "recipe", "encodings_by_normalisers"}
     assert {name.split("/")[0] for name in NAMES} == folders
 
 
@@ -114,6 +114,22 @@ def test_two_steps_of_every_recipe(train: Callable[..., Done], name: str) -> Non
 
 def test_rope_is_not_dropped_from_a_run_that_nobody_named(roundround: Callable[..., Done]) -> None:
     assert_refused(roundround("train", "experiment=rope/drope", "pe=nope", "hydra.mode=RUN"), "DIR")
+
+
+@pytest.mark.parametrize("setting", ["mix=conv", "pattern=hybrid"])
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("order/")])
+def test_two_steps_of_every_source_of_order(roundround: Callable[..., Done], name: str, setting: str) -> None:
+    small = [
+        "trainer.max_steps=2",
+        "trainer.accelerator=cpu",
+        "logger=none",
+        "seed=1",
+        "batch_size=4",
+        "model.d_model=16",
+    ]
+    small += ["validation_tokens=256"] if name.endswith("text") else ["data=n_back", "data.validation_examples=4"]
+    done = roundround("train", f"experiment={name}", setting, "model.head_dim=4", *small)
+    assert done.code == 0, done.err
 
 
 @pytest.mark.slow  # four jobs, of a text, as rope/grammar has

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from roundround.kernels import blocks, fused, row_measures
 from roundround.kernels.keys import Keys
+from roundround.model.block import heads
 from roundround.papers import rope, softmax, statement_names
 from roundround.papers.claim import checks_of
 from roundround.papers.constructions import (
@@ -227,7 +228,7 @@ def test_queries_before_rotation_are_the_projections(trained: tuple[ProbedDecode
     tokens, attention = story[:6], probed.model.layers[-1].self_attn  # type: ignore[union-attr, index]
     with attention.register_forward_pre_hook(lambda _, args: inputs.append(args[0])), torch.no_grad():
         probed.hidden(torch.tensor([tokens]), torch.arange(6)[None])
-        projected: Tensor = attention.heads(attention.q_proj(inputs[0]))
+        projected: Tensor = heads(attention.q_proj(inputs[0]), attention.shape.head_dim)
     assert torch.allclose(before_rotation(probed, tokens)[-1][0], projected[0], atol=1e-12)
 
 

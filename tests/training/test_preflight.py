@@ -51,7 +51,10 @@ def test_a_run_says_it_in_a_line_each(train: Callable[..., Done]) -> None:
         ("attention=gated_deltanet pe=rope", "pe= is read by no layer: GatedDeltaNet uses none"),
         ("attention=latent qk_norm=rms", "qk_norm= is read by no layer: LatentAttention uses none"),
         ("attention=latent model.n_key_heads=1", "model.n_key_heads is read by no layer"),
-        ("pattern=qwen3_next pattern.linear.window=8 model.n_layers=4", "pattern.linear.window: GatedDeltaNet uses no window"),
+        (
+            "pattern=qwen3_next pattern.linear.window=8 model.n_layers=4",
+            "pattern.linear.window: GatedDeltaNet uses no window",
+        ),
         ("attention=gated_deltanet model.attention_bias=true", "the projections of GatedDeltaNet have no biases"),
         ("attention=gated_deltanet attention.width=0", "width=0 must be at least 2"),
         ("attention=gated_deltanet attention.value_dim=0", "value_dim=0 at least 1"),

@@ -163,7 +163,7 @@ def test_shards_are_clipped_and_updated_as_in_one_process(tmp_path: Path) -> Non
 
 def trained(mesh: DeviceMesh | None) -> tuple[Decoder, torch.optim.Optimizer]:
     """A decoder, sharded where there is a mesh, and an optimizer that has made one update."""
-    make = maker("kerple", "as_entmax")
+    make = maker(pe="kerple", softmax="as_entmax")
     decoder = of_one_process(make) if mesh is None else sharded_decoder(make, mesh, seed=7, compiled=False)
     optimizer = AdamW(lr=0.01, betas=[0.9, 0.95], eps=1e-3, weight_decay=0.1).create(decoder)
     step_of(decoder, torch.arange(34).view(2, 17) % VOCABULARY)
@@ -182,7 +182,7 @@ def saved(mesh: DeviceMesh, folder: Path, steps: list[int]) -> None:
 
 def read_back(mesh: DeviceMesh, folder: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """A checkpoint read by the processes of a mesh into another decoder, put together again."""
-    decoder = sharded_decoder(maker("kerple", "as_entmax"), mesh, seed=8, compiled=False)
+    decoder = sharded_decoder(maker(pe="kerple", softmax="as_entmax"), mesh, seed=8, compiled=False)
     optimizer = AdamW(lr=0.5, betas=[0.5, 0.5], eps=1e-3, weight_decay=0).create(decoder)
     past = checkpoints.Checkpoint({}, {}, checkpoints.read_state(folder), folder)
     load_shards_into(decoder, past)
