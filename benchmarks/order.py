@@ -3,7 +3,8 @@
     python benchmarks/order.py OUTPUTS [CSV]    # OUTPUTS: the folder that the sweeps were written to
 
 Each run is read with its held-out text; a row for each setting, seed, source taken away, distance and number. Runs that
-the CSV (docs/results/order/interventions.csv) has already are not measured again.
+the CSV (docs/results/order/interventions.csv) has already are not measured again. What `eval` found for the runs of
+experiment=order/tasks, also below OUTPUTS, goes to tasks.csv beside it.
 
 Shapes: B windows, T tokens, P pairs.
 """
@@ -11,6 +12,7 @@ Shapes: B windows, T tokens, P pairs.
 from __future__ import annotations
 
 import csv
+import json
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -37,28 +39,44 @@ def main(outputs: str, stored: str = "docs/results/order/interventions.csv") -> 
     path.parent.mkdir(parents=True, exist_ok=True)
     rows = list(csv.DictReader(path.open())) if path.exists() else []
     for directory in sorted(Path(outputs).glob("train/*/*-sweep/*")):
-        if not (directory / "checkpoints").is_dir():
+        if not (directory / "results.json").exists():
             continue
         run = TrainedRun(directory, trust=False)
-        setting, seed = setting_of(run), str(run.manifest["seed"])
+        setting, seed = setting_of(run.manifest["choices"]), str(run.manifest["seed"])
         if run.learns_a_task or any((row["setting"], row["seed"]) == (setting, seed) for row in rows):
             continue
-        found = measured(run)
+        (held_out,) = values_of(directory, "nats_per_token").values()
+        found = [("", "nats_per_token", str(LENGTH), held_out), *measured(run)]
         rows += [dict(zip(COLUMNS, (setting, seed, *values), strict=True)) for values in found]
-        print(
-            setting,
-            seed,
-            *(f"{without or 'all in place'} {value:.3f}" for without, name, _, value in found if name == "loss"),
-        )
-        with path.open("w", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
+        print(setting, seed, f"{held_out:.3f}", flush=True)
+        write(path, rows)
+    of_tasks = []
+    for directory in sorted(Path(outputs).glob("eval/*/*-sweep/*")):
+        if (directory / "results.json").exists():
+            manifest = json.loads((directory / "run.json").read_text())
+            choices, seed = manifest["choices"], manifest["seed"]
+            for length, value in values_of(directory, "exact_match").items():
+                row = (setting_of(choices), seed, "", choices["data"], length, value)
+                of_tasks.append(dict(zip(COLUMNS, row, strict=True)))
+    if of_tasks:
+        write(path.with_name("tasks.csv"), of_tasks)
 
 
-def setting_of(run: TrainedRun) -> str:
-    """The choices of the run that the settings differ in."""
-    choices = run.manifest["choices"]
+def write(path: Path, rows: list[dict[str, Any]]) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def values_of(directory: Path, metric: str) -> dict[int, float]:
+    """The values of a metric in a run's results, by length."""
+    records = json.loads((directory / "results.json").read_text())
+    return {record["length"]: record["value"] for record in records if record["metric"] == metric}
+
+
+def setting_of(choices: dict[str, Any]) -> str:
+    """The choices of a run that the settings differ in."""
     parts = [choices["pe"] if choices["mix"] == "none" else f"{choices['pe']} {choices['mix']}"]
     if choices["pattern"] != "uniform":
         parts.append(choices["pattern"])
