@@ -121,6 +121,12 @@ def table_of_sums() -> list[str]:
     return rows
 
 
+def spread(values: Array) -> str:
+    """The mean, and the least and the largest value if they differ."""
+    same = values.max() - values.min() < 0.005
+    return f"{values.mean():.2f}" + ("" if same else f" ({values.min():.2f} to {values.max():.2f})")
+
+
 def table_of_tasks() -> list[str]:
     """Exact match at the longest trained length and at twice that: the mean over seeds, and the least and largest."""
     rows = []
@@ -129,9 +135,7 @@ def table_of_tasks() -> list[str]:
         for task in TASKS:
             for length in ("16", "32"):
                 values = VALUES.get((one, "", task, length))
-                cells.append(
-                    "" if values is None else f"{values.mean():.2f} ({values.min():.2f} to {values.max():.2f})"
-                )
+                cells.append("" if values is None else spread(values))
         if any(cells):
             rows.append(f"| {NAMES[one]} | {' | '.join(cells)} |")
     return rows
