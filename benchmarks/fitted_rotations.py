@@ -76,6 +76,7 @@ def main() -> None:
     parser.add_argument("models", nargs="+", type=Path)
     parser.add_argument("--texts", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--length", type=int, default=LENGTH, help="the most tokens of a text")
     given = parser.parse_args()
     disable_progress_bar()
     set_verbosity_error()
@@ -89,7 +90,7 @@ def main() -> None:
             if any((row["model"], row["config"]) == (path.name, name) for row in known):
                 continue
             rope = own if name == "its own" else falsified(own, longest, name)
-            for row in answers(path, own, rope, given.texts):
+            for row in answers(path, own, rope, given.texts, given.length):
                 known.append({"model": path.name, "config": name, **row})
                 print(*known[-1].values(), sep=" | ", flush=True)
             with STORED.open("w", newline="") as file:
@@ -98,7 +99,7 @@ def main() -> None:
                 writer.writerows(known)
 
 
-def answers(path: Path, own: Rope, rope: Rope, texts: Path) -> list[dict[str, Any]]:
+def answers(path: Path, own: Rope, rope: Rope, texts: Path, length: int) -> list[dict[str, Any]]:
     """The answer for each kind of layers of a model with these `rope_parameters`."""
     config, tokenizer = AutoConfig.from_pretrained(path), AutoTokenizer.from_pretrained(path)
     config.rope_parameters = own
@@ -108,8 +109,8 @@ def answers(path: Path, own: Rope, rope: Rope, texts: Path) -> list[dict[str, An
     model.config.rope_parameters = rope
     kinds, _ = declared_rotations(model)
     ids = tokenizer(texts.read_text()).input_ids
-    records = fitted_rotations(model, ids)
-    length = min(LENGTH, config.get_text_config().max_position_embeddings)
+    records = fitted_rotations(model, ids, length=length)
+    length = min(length, config.get_text_config().max_position_embeddings)
     texts_BT = torch.tensor(ids[: TEXTS * length]).view(TEXTS, length)
     best = {record["kind"]: guess_of(record["best"]) for record in records}
     least, found = loss_of(model, kinds, best, texts_BT), []

@@ -155,15 +155,16 @@ def variants(guess: Guess, longest: int) -> list[list[Guess]]:
     ]
 
 
-def fitted_rotations(model: PreTrainedModel, ids: Sequence[int]) -> list[dict[str, Any]]:
+def fitted_rotations(model: PreTrainedModel, ids: Sequence[int], *, length: int = LENGTH) -> list[dict[str, Any]]:
     """A record for each kind of layers: what the declared rotation costs more than the best, in nats per token.
 
-    ids: the text in tokens. The model is changed for good. Raises UserError if the text is too short, or if the model
-    does not rotate by fixed tables; NoVerdict if the text or the model's loss says nothing.
+    ids: the text in tokens. length: the most tokens of a text. The model is changed for good. Raises UserError if the
+    text is too short, or if the model does not rotate by fixed tables; NoVerdict if the text or the model's loss says
+    nothing.
     """
     kinds, declared = declared_rotations(model)
     best, longest = dict(declared), int(model.config.get_text_config().max_position_embeddings)
-    if len(ids) < TEXTS * (length := min(LENGTH, longest)):
+    if len(ids) < TEXTS * (length := min(length, longest)):
         raise UserError(f"text= has {len(ids):,} tokens; {TEXTS * length:,} are needed")
     texts_BT = torch.tensor(ids[: TEXTS * length], device=model.device).view(TEXTS, length)
     n_V = texts_BT[:, -(length // 2) :].flatten().bincount()
