@@ -163,7 +163,7 @@ class KeyOffset(TokenMix):
         if "keys" not in widths:
             raise ValueError("key_offset needs a projection of keys, and latent attention has none")
         if shape.head_dim % 4:
-            raise ValueError(f"key_offset takes half of the pairs, so head_dim={shape.head_dim} must be a multiple of 4")
+            raise ValueError(f"head_dim={shape.head_dim} must be a multiple of 4: key_offset takes half of the pairs")
         n_heads, half = widths["keys"] // shape.head_dim, shape.head_dim // 2
         self.slow = [channel % half >= half // 2 for channel in range(shape.head_dim)] * n_heads
 
