@@ -332,7 +332,8 @@ def declared_by(config: Any, layer: int, head_dim: int, longest: int) -> Declare
         uses_rope = [one != "full_attention" for one in kinds]
     latent = getattr(config, "qk_rope_head_dim", None)
     if latent and rope is not None:  # latent attention rotates these channels, and all of them
-        head_dim, rope = latent, {**rope, "partial_rotary_factor": 1.0}
+        head_dim, share = latent, {} if rope.get("rope_type") == "proportional" else {"partial_rotary_factor": 1.0}
+        rope = {**rope, **share}
     encoding, words, width = None, "", head_dim
     if rope is not None:
         try:

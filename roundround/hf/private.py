@@ -1,7 +1,7 @@
 """The names of transformers outside its public interface that this project uses, as they are in transformers 5.23.
 
-`trained/export/modeling.py` uses three more: `CacheLayerMixin`, the cache's `layer_class_to_replicate` and the model's
-`_tied_weights_keys`. It is copied into exports, which import nothing of roundround.
+`trained/export/modeling.py` uses four more: `CacheLayerMixin`, the cache's `layer_class_to_replicate` and the model's
+`_tied_weights_keys` and `_is_stateful`. It is copied into exports, which import nothing of roundround.
 
 Tested by tests/hf/test_private_transformers.py, which fails if a version of transformers lacks one of the names.
 """

@@ -92,6 +92,7 @@ class GatedDeltaNet(AttentionLayer):
         g_BTH = -self.A_log.to(wide).exp() * F.softplus(self.a_proj(x_BTD).to(wide) + self.dt_bias)
         g_BTH = g_BTH if valid_BT1 is None else g_BTH * valid_BT1
         beta_BTH = torch.sigmoid(self.b_proj(x_BTD)).to(wide)
+        beta_BTH = beta_BTH if valid_BT1 is None else beta_BTH * valid_BT1
         out_BHTV, state = gated_delta_rule(
             q_BHTC * shape.head_dim**-0.5,
             k_BHTC,

@@ -9,8 +9,10 @@ import pytest
 import torch
 from conftest import option, variants_alone
 from helpers_attention import covering
+from omegaconf import OmegaConf
 from torch import Tensor, nn
 
+import roundround as rr
 from roundround.config.options import load_option
 from roundround.kernels.documents import documents_of
 from roundround.kernels.keys import AttentionShape, Keys
@@ -127,6 +129,34 @@ def test_samples_of_a_cache_go_their_own_ways(model: Decoder) -> None:
     torch.testing.assert_close(again, model(whole)[:, 30:])
 
 
+@pytest.mark.parametrize("attention", ["latent", "gated_deltanet"])
+def test_another_softmax_or_encoding_reaches_the_layers_that_use_one(attention: str) -> None:
+    """A latent layer, or a layer of attention behind linear ones; the model is itself again afterwards."""
+    model = decoder(attention=attention)
+    if attention == "gated_deltanet":
+        with pytest.raises(UserError, match="nothing to patch"):
+            rr.patch(model, softmax="entmax15")
+        model = hybrid()
+    with torch.no_grad():
+        before = model(tokens())
+        for options in ({"softmax": "entmax15"}, {"pe": "nope"}, {"pe": "rope", "theta": 500.0}):
+            with rr.patch(model, **options):
+                assert (model(tokens()) - before).abs().max() > 1e-3
+        assert torch.equal(model(tokens()), before)
+    if attention == "latent":
+        with pytest.raises(UserError, match="latent attention keeps none"):
+            rr.patch(model, pe="rope_values")
+
+
+def hybrid() -> Decoder:
+    """A linear layer, then one of attention."""
+    torch.manual_seed(0)
+    linear = {"pe": None, "softmax": None, "attention": option("attention", "gated_deltanet")}
+    pattern = OmegaConf.create({"linear": linear, "attention": {"pe": None}, "order": ["linear", "attention"]})
+    parts: Any = {"pe": option("pe", "rope"), "softmax": option("softmax", "softmax"), "pattern": pattern}
+    return build_decoder(load_option("model", "tiny", **SMALL, initializer_range=0.2), n_vocab=50, **parts).eval()
+
+
 def test_the_state_of_a_linear_layer_does_not_grow() -> None:
     model, sizes = decoder(attention="gated_deltanet"), []
     with torch.no_grad():
@@ -183,3 +213,25 @@ def test_documents_of_one_text_are_marked() -> None:
     before, two_before = Earlier(keys, None)(x, 2, "here")
     assert before.flatten().tolist() == [0, 1, 0, 3]
     assert two_before.flatten().tolist() == [0, 0, 0, 0]
+
+
+def test_rotated_values_depend_on_distances_alone() -> None:
+    """The rotation of the outputs takes back that of the values: with NoPE's weights the logits would move."""
+    model = decoder(pe="rope_values")
+    with torch.no_grad():
+        found = [model.unembed(model.hidden(tokens(), pos_BT=torch.arange(40)[None] + shift)) for shift in (0, 1000)]
+    torch.testing.assert_close(found[0], found[1])
+    assert (found[0] - decoder(pe="rope")(tokens())).abs().max() > 1e-3
+
+
+def test_a_linear_layer_keeps_its_state_over_padding() -> None:
+    """Tokens that are padding in the middle of a text neither decay the state nor write to it."""
+    model = decoder(attention="gated_deltanet")
+    for layer in model.layers:
+        layer.self_attn.conv.data[..., :-1] = 0  # the convolutions count padding as distance
+    valid_BT = torch.ones(1, 40, dtype=torch.bool)
+    valid_BT[0, 10:15] = False
+    with torch.no_grad():
+        found = model.unembed(model.hidden(tokens(1), valid_BT=valid_BT))
+        expected = model(tokens(1)[valid_BT][None])
+    torch.testing.assert_close(found[valid_BT][None], expected)

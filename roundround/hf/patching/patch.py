@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from types import TracebackType
-from typing import final
+from typing import cast, final
 
 import torch
 from torch import nn
@@ -24,7 +24,7 @@ from roundround.hf.load import ProbedHuggingFaceModel
 from roundround.hf.patching.attention import PATCHED, MakeSoftmax, attention_layers, install, shape_of
 from roundround.hf.patching.frequencies import RotaryTable, Rotation, rotate_layers, tables_of_layers
 from roundround.kernels.keys import AttentionShape
-from roundround.model.block import Attention
+from roundround.model.block import AttentionLayer
 from roundround.model.decoder import Decoder, encodings_of
 from roundround.pe.base import PositionalEncoding
 from roundround.pe.nope import NoPE
@@ -108,26 +108,35 @@ def replace_parts(decoder: Decoder, make_softmax: MakeSoftmax | None, make_encod
     with ExitStack() as undo:
         undo.callback(setattr, decoder, "is_patched", False)
         decoder.is_patched = True
+        attentions = cast("list[AttentionLayer]", [layer.self_attn for layer in decoder.layers])
+        if not decoder.normalisers:
+            raise UserError("no layer of this model has attention, so there is nothing to patch")
         if make_encoding is not None:
             own = [decoder.all_encodings[number] for number in decoder.encoding_of_layer]
             shapes = [
-                replace(softmax.shape, theta=before.theta)
+                replace(attention.encoding_shape, theta=before.theta)
                 if isinstance(before, RotaryEncoding | XPos)
-                else softmax.shape
-                for softmax, before in zip(decoder.normalisers, own, strict=True)
+                else attention.encoding_shape
+                for attention, before in zip(attentions, own, strict=True)
             ]
-            kinds = [replace(kind, make_encoding=make_encoding) for kind in decoder.kinds]
+            encoded = [layer for layer, attention in enumerate(attentions) if "pe" in attention.reads]
+            kinds = list(decoder.kinds)
+            for layer in encoded:
+                kinds[layer] = replace(kinds[layer], make_encoding=make_encoding)
             try:
                 encodings, of_layer, leaders = encodings_of(kinds, shapes)
+                for attention, number in zip(attentions, of_layer, strict=True):
+                    attention.check(encodings[number])
             except ValueError as error:
                 raise UserError(str(error)) from error
-            check_alike(make_encoding, shapes, [encodings[number] for number in of_layer])
+            new = [encodings[of_layer[layer]] for layer in encoded]
+            check_alike(make_encoding, [shapes[layer] for layer in encoded], new)
             made = nn.ModuleList(encodings).to(device).train(decoder.training)
             for name, value in (("encodings", made), ("encoding_of_layer", of_layer), ("leaders", leaders)):
                 undo.callback(setattr, decoder, name, getattr(decoder, name))
                 setattr(decoder, name, value)
         if make_softmax is not None:
-            for attention in (module for module in decoder.layers.modules() if isinstance(module, Attention)):
+            for attention in (one for one in attentions if "softmax" in one.reads):
                 softmax = make_softmax(attention.shape).to(device).train(decoder.training)
                 undo.callback(setattr, attention, "softmax", attention.softmax)
                 attention.softmax = softmax

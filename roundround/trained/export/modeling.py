@@ -5,8 +5,8 @@ roundround. In the copy, the dict PARTS holds the classes of the layers' parts. 
 in Hugging Face's `LlamaForCausalLM`. The names of an encoding's parameters begin with `model.encodings`; the names of
 the parameters of layer N's normaliser begin with `model.layers.N.self_attn.softmax`.
 
-It uses three names of transformers outside the public interface: `CacheLayerMixin`, the cache's
-`layer_class_to_replicate` and `_tied_weights_keys` (tests/hf/test_private_transformers.py).
+It uses four names of transformers outside the public interface: `CacheLayerMixin`, the cache's
+`layer_class_to_replicate`, `_tied_weights_keys` and `_is_stateful` (tests/hf/test_private_transformers.py).
 
 Shapes: B batch, T tokens, D model width, V vocabulary.
 
@@ -102,6 +102,7 @@ class RoundroundForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[m
     base_model_prefix = "model"
     main_input_name = "input_ids"
     _tied_weights_keys: ClassVar[dict[str, str]] = {"lm_head.weight": "model.embed_tokens.weight"}
+    _is_stateful = True  # transformers refuses assisted generation, which would take tokens out of the cache again
 
     def __init__(self, config: RoundroundConfig, decoder: Decoder | None = None) -> None:
         super().__init__(config)
