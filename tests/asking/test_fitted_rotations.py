@@ -71,26 +71,25 @@ def test_a_model_without_rotation_is_refused(kind: Any) -> None:
 @pytest.fixture
 def shorter(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """A text of random tokens for a search that is cut short."""
-    monkeypatch.setattr(fitted, "LENGTH", 32)
     monkeypatch.setattr(fitted, "ROUNDS", 1)
     return torch.randint(94, (fitted.TEXTS * 32,), generator=torch.Generator().manual_seed(0)).tolist()
 
 
 def test_an_untrained_model_has_no_verdict(shorter: list[int]) -> None:
     with pytest.raises(NoVerdict, match="has not learnt this text"):
-        fitted_rotations(model_of("llama"), shorter)
+        fitted_rotations(model_of("llama"), shorter, length=32)
 
 
 def test_a_model_whose_logits_are_no_numbers_has_no_verdict(shorter: list[int]) -> None:
     model = model_of("llama")
     model.get_output_embeddings().weight[0, 0] = torch.nan
     with pytest.raises(NoVerdict, match="its best loss is nan"):
-        fitted_rotations(model, shorter)
+        fitted_rotations(model, shorter, length=32)
 
 
 def test_a_text_of_one_repeated_token_says_nothing(shorter: list[int]) -> None:
     with pytest.raises(NoVerdict, match="the text says nothing"):
-        fitted_rotations(model_of("llama"), [7] * len(shorter))
+        fitted_rotations(model_of("llama"), [7] * len(shorter), length=32)
 
 
 def test_the_command_names_each_guess_that_cannot_be_told_apart(
