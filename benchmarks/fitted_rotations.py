@@ -31,6 +31,7 @@ from roundround.asking.fitted_rotations import (
     TEXTS,
     UNROTATED,
     Guess,
+    begun_with,
     declared_rotations,
     fitted_rotations,
     loss_of,
@@ -107,11 +108,12 @@ def answers(path: Path, own: Rope, rope: Rope, texts: Path, length: int) -> list
     _, honest = declared_rotations(model)
     honest = {kind.removesuffix(UNROTATED): guess for kind, guess in honest.items()} | honest
     model.config.rope_parameters = rope
-    kinds, _ = declared_rotations(model)
-    ids = tokenizer(texts.read_text()).input_ids
-    records = fitted_rotations(model, ids, length=length)
+    kinds, declared = declared_rotations(model)
+    ids, first = tokenizer(texts.read_text()).input_ids, tokenizer.bos_token_id
+    records = fitted_rotations(model, ids, first=first, length=length)
     length = min(length, config.get_text_config().max_position_embeddings)
     texts_BT = torch.tensor(ids[: TEXTS * length]).view(TEXTS, length)
+    texts_BT = begun_with(first, model, kinds, declared, texts_BT)
     best = {record["kind"]: guess_of(record["best"]) for record in records}
     least, found = loss_of(model, kinds, best, texts_BT), []
     for record in records:

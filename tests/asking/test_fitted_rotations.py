@@ -141,3 +141,18 @@ def test_wrong_words_about_weights_cost_one_line(roundround: Callable[..., Done]
     assert_refused(roundround("check", "model=stories260k", "text=short.txt"), "go together")
     assert_refused(roundround("check", "pe=rope", "to=x", "weights=true", "text=short.txt"), "go together")
     assert_refused(roundround("check", "model=stories260k", "weights=true", "text=short.txt"), "are needed")
+
+
+def test_the_first_token_is_put_in_front_where_it_lowers_the_loss() -> None:
+    model = model_of("llama")
+    kinds, declared = declared_rotations(model)
+    texts_BT = torch.randint(94, (2, 32), generator=torch.Generator().manual_seed(0))
+    assert torch.equal(fitted.begun_with(None, model, kinds, declared, texts_BT), texts_BT)
+    begun = {first: fitted.begun_with(first, model, kinds, declared, texts_BT) for first in range(8)}
+    plain = float(loss_of(model, kinds, declared, texts_BT).mean())
+    for first, chosen_BT in begun.items():
+        put_BT = texts_BT.clone()
+        put_BT[:, 0] = first
+        lower = float(loss_of(model, kinds, declared, put_BT).mean()) < plain
+        assert torch.equal(chosen_BT, put_BT if lower else texts_BT)
+    assert {torch.equal(chosen, texts_BT) for chosen in begun.values()} == {True, False}, "both happen"

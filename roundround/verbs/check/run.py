@@ -126,7 +126,7 @@ def show_fitted(cfg: DictConfig, config: CheckConfig, invocation: Invocation, mo
     ids = tokenizer("\n\n".join(text for _, text in corpus.documents())).input_ids
     with opened_run(invocation, cfg) as run:
         run.note(choices=invocation.given, device=describe_device(model.device), facts={"model": type(model).__name__})
-        found = fitted_rotations(model, ids)
+        found = fitted_rotations(model, ids, first=tokenizer.bos_token_id)
         run.results(found)
         if run.writes:
             table = Table("layers", "declared", "best", "declared costs, nats per token", "", title="loss on text")
