@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from conftest import class_of, own_variants, tunables, variants_alone
 from helpers_pe import noise, prepared_of_layer
 from torch import Tensor
@@ -212,6 +213,16 @@ def within_window(softmax: AttentionSoftmax, visible_B1QK: Tensor) -> Tensor:
     return visible_B1QK & (distance_QK.abs() < softmax.window)
 
 
+def changed(bias: Bias, logits_BHQK: Tensor, keys: Keys) -> Tensor:
+    """The changed logits, a row at a time; 0 where a row sees nothing because of its place."""
+    rows = []
+    for i in range(keys.n_queries):
+        first, last = keys.span(i, i + 1)
+        row_BH1K = bias.applied(logits_BHQK[:, :, i : i + 1, first:last], keys, i, i + 1)
+        rows.append(F.pad(row_BH1K, (first, keys.n_keys - last)))
+    return torch.cat(rows, 2)
+
+
 def dense(
     softmax: AttentionSoftmax,
     q: Tensor,
@@ -228,8 +239,7 @@ def dense(
     k, v = (torch.stack([x[:, h // group] for h in range(q.shape[1])], dim=1) for x in (k, v))
     logits = SCALE * torch.einsum("bhqc,bhkc->bhqk", q, k)
     if bias is not None:
-        everything = replace(keys, causal=False, window=None)
-        logits = logits + bias.block(everything, 0, keys.n_queries)
+        logits = changed(bias, logits, softmax.narrowed(keys))
     counted_B1QK = visible_B1QK
     if softmax.count == "position":  # as if there were no window
         counted_B1QK = replace(keys, window=None).visible(0, keys.n_queries).expand(visible_B1QK.shape)

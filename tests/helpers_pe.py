@@ -15,6 +15,7 @@ from conftest import class_of, tunables, variants_alone
 from torch import Tensor
 
 from roundround.kernels.keys import AttentionShape, Keys
+from roundround.kernels.precision import at_least_float32
 from roundround.pe.base import PositionalEncoding
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -79,9 +80,10 @@ def layer_bias(
 
 
 def bias_of(encoding: PositionalEncoding, n_tokens: int, start: int = 0) -> Tensor:
-    """The whole bias [H, T, T] over consecutive positions, detached."""
+    """What logits of 0 become [H, T, T] over consecutive positions, which is the bias if one is added; detached."""
     keys = keys_at(positions(n_tokens, start))
-    return layer_bias(encoding, keys).block(keys, 0, n_tokens).detach()[0]
+    zeros = torch.zeros(1, encoding.shape.n_heads, n_tokens, n_tokens, dtype=layer_input(encoding, keys).dtype)
+    return layer_bias(encoding, keys).applied(at_least_float32(zeros), keys, 0, n_tokens).detach()[0]
 
 
 def rotated(encoding: PositionalEncoding, x_BHTC: Tensor, pos_BT: Tensor) -> Tensor:
@@ -102,7 +104,7 @@ def logits(
     prepared = prepared_of_layer(encoding, keys, q_BHTC.dtype, x_BTD)
     qk = encoding.rotate_queries(q_BHTC, prepared), encoding.rotate_keys(k_BHTC, prepared)
     q_dot_k, bias = qk[0] @ qk[1].mT, encoding.bias(*qk, prepared)
-    return q_dot_k if bias is None else q_dot_k + bias.block(keys, 0, pos_BT.shape[1])
+    return q_dot_k if bias is None else bias.applied(q_dot_k, keys, 0, pos_BT.shape[1])
 
 
 def wave(*sizes: int, step: float) -> Tensor:

@@ -1,4 +1,4 @@
-"""What an encoding adds to the logits, a block of query rows at a time.
+"""What an encoding does to the logits, a block of query rows at a time: a bias that it adds, or any other change.
 
 Shapes: B batch, Q queries, K keys, H heads.
 
@@ -16,13 +16,16 @@ from torch import Tensor
 from roundround.kernels.documents import Documents
 from roundround.kernels.keys import Keys
 
-ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+# the logit of batch b, head h, query i and key j -> the logit to use instead
+ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 class Bias:
-    """What an encoding adds to the logits, computed for a block of query rows at a time so that no n x n table exists.
+    """What an encoding does to the logits, computed for a block of query rows at a time so that no n x n table exists.
 
-    n_hidden: the number of intermediate values that `block` holds for each query and key; the larger it is, the fewer
+    An encoding that adds a bias defines `block`; one that changes logits in any other way defines `applied`.
+
+    n_hidden: the number of intermediate values that `applied` holds for each query and key; the larger it is, the fewer
     rows a block has. of_distance: whether the bias depends only on key position minus query position; `by_distance` is
     then defined.
     """
@@ -45,10 +48,20 @@ class Bias:
         """
         raise NotImplementedError
 
-    def score_mod(self, keys: Keys) -> ScoreMod | None:
-        """A function of batch b, head h, query i and key j that gives one bias, for a kernel that reads single biases.
+    def applied(self, logits_BHQK: Tensor, keys: Keys, a: int, b: int) -> Tensor:
+        """The changed logits of the query rows a..b over the keys of `keys.span(a, b)`; by default `block` is added.
 
-        None, the default, if the bias has no such function, or if a kernel could not compute its gradient fast.
+        logits_BHQK: scale q . k, at least float32, not masked yet. The result has their shape and dtype, and a gradient
+        for everything it depends on. Queries, keys and positions are read from the instance, which `bias` of the
+        encoding made. A row may depend on its own logits of visible keys and on nothing of a key that it does not see:
+        of all that lie in the span, those are the ones that `replace(keys, causal=True)` marks.
+        """
+        return logits_BHQK + self.block(keys, a, b)
+
+    def score_mod(self, keys: Keys) -> ScoreMod | None:
+        """`applied` as a function of one logit, batch b, head h, query i and key j, for FlexAttention.
+
+        None, the default, if there is no such function, or if a kernel could not compute its gradient fast.
         """
         return None
 
@@ -118,7 +131,7 @@ class LinearBias(Bias):
         if torch.is_grad_enabled() and any(x.requires_grad for x in (self.slopes, t_BHQ, t_BHK)):
             return None  # each query and key would add to a coordinate's gradient; a coordinate in a channel is faster
         slopes, t_q, t_k = (at_each(x) for x in (self.slopes[..., 0], t_BHQ, t_BHK))
-        return lambda b, h, i, j: slopes(b, h, i) * (t_k(b, h, j) - t_q(b, h, i)).to(self.slopes.dtype)
+        return lambda s, b, h, i, j: s + slopes(b, h, i) * (t_k(b, h, j) - t_q(b, h, i)).to(self.slopes.dtype)
 
     def block(self, keys: Keys, a: int, b: int) -> Tensor:
         first, last = keys.span(a, b)

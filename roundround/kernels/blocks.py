@@ -90,7 +90,7 @@ def logits_of_rows(
         q, k = at_least_float32(q_BHQC[:, :, a:b]), at_least_float32(k_BGKC[:, :, first:last])
         logits_BHQK = times_of_key_heads(q * scale, k.mT)
     if bias is not None:
-        logits_BHQK = logits_BHQK + bias.block(keys, a, b)
+        logits_BHQK = bias.applied(logits_BHQK, keys, a, b)
     return logits_BHQK, keys.visible(a, b)
 
 

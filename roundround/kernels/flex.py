@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from roundround.kernels.bias import Bias
+from roundround.kernels.bias import Bias, ScoreMod
 from roundround.kernels.keys import Keys
 from roundround.kernels.sdpa import repeated
 from roundround.kernels.torch_internals import once_per_compilation, recompiling
@@ -33,9 +33,6 @@ CHANNELS = (16, 256)  # fewest and most
 BLOCK = 128  # rows and keys of a block of the mask
 RECOMPILATIONS = 256  # each pair of a function and a number of channels needs one; PyTorch's default limit is 8
 INSTEAD = "attention is computed as on other devices"
-
-# the logit of batch b, head h, query i and key j -> the logit to use instead
-ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 def attend(
@@ -51,15 +48,15 @@ def attend(
     """Output [B, H, Q, C] of the softmax of the modified logits, and their log-sum-exp and maximum, [B, H, Q, 1].
 
     If a row sees only logits of -inf, its output is 0, and its log-sum-exp and maximum are -inf. The maximum passes no
-    gradient. modify: the function that changes each logit after the bias is added, or None.
+    gradient. modify: the function that changes each logit after the bias has changed it, or None.
     """
     from torch.nn.attention.flex_attention import AuxRequest, flex_attention
 
-    add = None if bias is None else bias.score_mod(keys)
+    change = None if bias is None else bias.score_mod(keys)
 
     def score_mod(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        if add is not None:
-            score = score + add(b, h, i, j)  # float32, whatever the precision of the queries
+        if change is not None:
+            score = change(score, b, h, i, j)  # float32, whatever the precision of the queries
         return score if modify is None else modify(score, b, h, i, j)
 
     call: Any = flex_attention if torch.compiler.is_compiling() else compiled

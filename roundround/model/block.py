@@ -64,6 +64,14 @@ class AttentionLayer(FinalVariants, nn.Module):
         """
         raise NotImplementedError
 
+    def prepared(
+        self, x_BTD: Tensor, encoding: PositionalEncoding, prepared: Any, keys: Keys, cache: LayerCache | None
+    ) -> Any:
+        """What the encoding's hooks need from the layer's input, with or without a cache."""
+        if cache is None:
+            return encoding.prepare_layer(x_BTD, prepared, keys)
+        return cache.continue_layer(encoding, x_BTD, prepared, keys)
+
     def products(self, n_keys: int) -> int:
         """The multiplications of a token with `n_keys` others or with a state, beside those of the `nn.Linear`s."""
         return 2 * self.shape.n_heads * self.shape.head_dim * n_keys
@@ -99,7 +107,7 @@ class Attention(AttentionLayer):
         cache: LayerCache | None,
         mixed: Mixed,
     ) -> Tensor:
-        prepared = encoding.prepare_layer(x_BTD, prepared, keys)
+        prepared = self.prepared(x_BTD, encoding, prepared, keys, cache)
         projections = (self.q_proj, self.k_proj, self.v_proj)
         q_BHTC, k_BGTC, v_BGTC = (
             heads(mixed(proj(x_BTD), site), self.shape.head_dim)
@@ -113,14 +121,12 @@ class Attention(AttentionLayer):
             q_BHTC, k_BGTC = norm(q_BHTC, k_BGTC) if norm.after_rotation else (q_BHTC, k_BGTC)
             v_BGTC = norm.of_values(v_BGTC)
         k_BGKC, v_BGKC = k_BGTC, encoding.rotate_values(v_BGTC, prepared)
-        of_rows = prepared
         if cache is not None:
             k_BGKC, v_BGKC = cache.extend(k_BGKC, v_BGKC)
             keys = cache.narrowed(keys)
-            prepared = cache.continued(encoding, prepared)
         bias, rows = encoding.bias(q_BHTC, k_BGKC, prepared), self.softmax.row_parameters(x_BTD)
         out_BHTC = self.softmax(q_BHTC, k_BGKC, v_BGKC, scale=self.shape.scale, keys=keys, bias=bias, rows=rows)
-        out_BHTC = encoding.rotate_outputs(out_BHTC, of_rows)
+        out_BHTC = encoding.rotate_outputs(out_BHTC, prepared)
         if self.gate is not None:
             out_BHTC = self.gate(out_BHTC, x_BTD, v_BGTC)
         out: Tensor = self.o_proj(out_BHTC.transpose(1, 2).flatten(2))

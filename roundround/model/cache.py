@@ -84,9 +84,9 @@ class LayerCache:
         """Keep a tensor [B, ...] until the next call, in place of the one of this name; branches do not share it."""
         self.kept = {**self.kept, name: x}
 
-    def continued(self, encoding: PositionalEncoding, prepared: Any) -> Any:
-        """What the encoding's `bias` needs about all tokens so far; keeps what the encoding carries on."""
-        prepared, carried = encoding.continued(prepared, self.kept.get("encoding"))
+    def continue_layer(self, encoding: PositionalEncoding, x_BTD: Tensor, prepared: Any, keys: Keys) -> Any:
+        """What the encoding's hooks need from these new tokens; keeps what the encoding carries on."""
+        prepared, carried = encoding.continue_layer(x_BTD, prepared, keys, self.kept.get("encoding"))
         if carried is not None:
             self.keep("encoding", carried)
         return prepared

@@ -250,10 +250,10 @@ class Decoder(nn.Module):
         base = PositionalEncoding
         for encoding in self.all_encodings:
             own = type(encoding)
-            if own.prepare_layer is not base.prepare_layer and own.continued is base.continued:
+            if own.prepare_layer is not base.prepare_layer and own.continue_layer is base.continue_layer:
                 raise ValueError(
                     f"{own.__name__} cannot be used with a cache: its method prepare_layer reads the input of a layer, "
-                    "and it has no method `continued` that returns the part of this input to keep"
+                    "and it has no method `continue_layer` that returns the part of this input to keep"
                 )
         layers = []
         of_softmax = {softmax.shape.layer: softmax.window for softmax in self.normalisers}

@@ -83,7 +83,7 @@ class LatentAttention(AttentionLayer):
         cache: LayerCache | None,
         mixed: Mixed,
     ) -> Tensor:
-        prepared = encoding.prepare_layer(x_BTD, prepared, keys)
+        prepared = self.prepared(x_BTD, encoding, prepared, keys, cache)
         n_unrotated, n_rotated = self.sizes
         q_BTW = x_BTD
         for name in self.of_queries:
@@ -96,7 +96,6 @@ class LatentAttention(AttentionLayer):
         if cache is not None:
             c_B1KL, k_B1KR = cache.extend(c_B1KL, k_B1KR)
             keys = replace(cache.narrowed(keys), k_norm=None)  # the cache has the norm of the latents
-            prepared = cache.continued(encoding, prepared)
         k_BHKC, v_BHKC = heads(self.kv_b_proj(c_B1KL[:, 0]), 2 * n_unrotated).chunk(2, -1)
         k_BHKC = torch.cat([k_BHKC, k_B1KR.expand(-1, k_BHKC.shape[1], -1, -1)], -1)
         bias, rows = encoding.bias(q_BHTC, k_BHKC, prepared), self.softmax.row_parameters(x_BTD)

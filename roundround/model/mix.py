@@ -13,6 +13,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
+from roundround.kernels.earlier import earlier_tokens, filtered
 from roundround.kernels.keys import AttentionShape, Keys
 from roundround.kernels.variants import FinalVariants
 from roundround.model.cache import LayerCache
@@ -33,27 +34,16 @@ class Earlier:
 
         site: the name of the features, under which the cache keeps the last n tokens.
         """
-        n_new, valid_BK, documents = x_BTW.shape[1], self.keys.valid_BK, self.keys.documents
-        if valid_BK is not None:
-            x_BTW = x_BTW * valid_BK[:, -n_new:, None]
-        past_BNW = x_BTW.new_zeros(len(x_BTW), n, x_BTW.shape[2])
+        past_BNW = None if self.cache is None else self.cache.kept.get(site)
+        found, last_BNW = earlier_tokens(x_BTW, n, self.keys, past_BNW)
         if self.cache is not None:
-            past_BNW = self.cache.kept.get(site, past_BNW)
-        both = torch.cat([past_BNW, x_BTW], 1)
-        if self.cache is not None:
-            self.cache.keep(site, both[:, -n:])
-        found = [both[:, n - i : n - i + n_new] for i in range(1, n + 1)]
-        if documents is None:
-            return found
-        place_BT = torch.arange(n_new, device=x_BTW.device) - documents.first_BT  # of a token in its document
-        return [x * (place_BT >= i)[..., None] for i, x in enumerate(found, 1)]
+            self.cache.keep(site, last_BNW)
+        return found
 
 
 def convolved(x_BTW: Tensor, weight_W1N: Tensor, earlier: Earlier, site: str) -> Tensor:
-    """Causal depthwise convolution, y_t = sum_i w_(N - i) x_(t - i) for i < N; the weight is that of `nn.Conv1d`."""
-    taps = weight_W1N.squeeze(1).flip(-1).unbind(-1)
-    both = [x_BTW, *earlier(x_BTW, len(taps) - 1, site)]
-    return sum((x * w for x, w in zip(both[1:], taps[1:], strict=True)), x_BTW * taps[0])
+    """Causal depthwise convolution of a site with the weight of an `nn.Conv1d`, [W, 1, N]."""
+    return filtered(x_BTW, earlier(x_BTW, weight_W1N.shape[-1] - 1, site), weight_W1N)
 
 
 def short_filter(n_channels: int, width: int) -> nn.Parameter:

@@ -26,12 +26,13 @@ class PositionalEncoding(FinalVariants, nn.Module):
     A forward pass calls `positions`, `embed` and `prepare` once, then in each layer `prepare_layer`, `rotate_queries`,
     `rotate_keys`, `rotate_values`, `bias` and `rotate_outputs`. `prepared` is the result of `prepare` or
     `prepare_layer`. With a cache of earlier tokens, the hooks get only the new tokens, except `bias`, which gets all
-    keys. In that case `prepare_part` is called instead of `prepare`, and `continued` is called before `bias`. If
-    positions are random, an evaluation takes the mean over the draws that `draws` lists.
+    keys. In that case `prepare_part` is called instead of `prepare`, and `continue_layer` instead of `prepare_layer`.
+    If positions are random, an evaluation takes the mean over the draws that `draws` lists.
 
-    Embeddings, queries and keys keep their shape and dtype. Texts of a batch do not see each other. Logits depend only
-    on distances unless `embed` is overridden. A variant initialises its parameters in `reset_parameters`; a checkpoint
-    saves nothing else of a variant.
+    Embeddings keep their shape and dtype. So do queries and keys, except that a rotation may give both another number
+    of channels; `AttentionShape.scale` stays that of the channels before. Texts of a batch do not see each other.
+    Logits depend only on distances unless `embed` is overridden. A variant initialises its parameters in
+    `reset_parameters`; a checkpoint saves nothing else of a variant.
     """
 
     per_layer: ClassVar[bool] = False
@@ -79,12 +80,23 @@ class PositionalEncoding(FinalVariants, nn.Module):
         return self.prepare(pos_BT, dtype)
 
     def prepare_layer(self, x_BTD: Tensor, prepared: Any, keys: Keys) -> Any:
-        """What the next three hooks need from a layer's normed input `x_BTD`, from which queries and keys are made.
+        """What the hooks after this one need from a layer's normed input `x_BTD`, from which queries and keys are made.
 
         Encodings that depend on the content override this hook; the default returns `prepared`. `keys.valid_BK` is
         False at padding; its last T columns belong to the tokens of `x_BTD`.
         """
         return prepared
+
+    def continue_layer(
+        self, x_BTD: Tensor, prepared: Any, keys: Keys, carried: Tensor | None
+    ) -> tuple[Any, Tensor | None]:
+        """`prepare_layer` for a part of a text that is read with a cache, and the tensor to keep for the next part.
+
+        `x_BTD` and `prepared` are about the new tokens, `keys` about all tokens so far. `carried`, [B, ...], is the
+        tensor that this hook returned for the part before; None in the first part. The default keeps nothing. An
+        encoding that overrides `prepare_layer` but not this hook supports no cache.
+        """
+        return self.prepare_layer(x_BTD, prepared, keys), None
 
     def rotate_queries(self, q_BHTC: Tensor, prepared: Any) -> Tensor:
         """Queries with their positions rotated into them; the result may have any strides."""
@@ -102,21 +114,12 @@ class PositionalEncoding(FinalVariants, nn.Module):
         """The outputs of attention at the queries' positions, the rotation of values taken back."""
         return out_BHTC
 
-    def continued(self, prepared: Any, carried: Tensor | None) -> tuple[Any, Tensor | None]:
-        """What `bias` needs about all tokens so far, and the tensor to keep for the next part.
-
-        This hook is called only with a cache. `prepared` is about the new tokens. `carried`, [B, ...], is the tensor
-        that this hook returned for the part before; None in the first part. The default keeps nothing. An encoding that
-        overrides `prepare_layer` but not this hook supports no cache.
-        """
-        return prepared, None
-
     def bias(self, q_BHTC: Tensor, k_BGTC: Tensor, prepared: Any) -> Bias | None:
-        """The bias on the logits of these queries and keys, both already rotated; None for no bias.
+        """What changes the logits of these queries and keys, both already rotated; None if nothing does.
 
         The last keys are those of the queries' tokens. A cache may have dropped the first tokens of the text.
 
-        The result of `Bias.block` must not depend on `keys.causal`. So a bias that sums over keys must itself leave out
+        The result of `Bias.applied` must not depend on `keys.causal`. So one that sums over keys must itself leave out
         future keys, and also padding, where `keys.valid_BK` is False.
         """
         return None

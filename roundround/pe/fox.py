@@ -51,8 +51,9 @@ class FoX(PositionalEncoding):
         wide = torch.float32 if x_BTD.device.type == "mps" else torch.float64  # Apple's GPUs have no float64
         return -log_gate_BTH.mT.to(wide).cumsum(-1)
 
-    def continued(self, prepared: Tensor, carried: Tensor | None) -> tuple[Tensor, Tensor]:
-        whole = prepared if carried is None else torch.cat([carried, carried[..., -1:] + prepared], -1)
+    def continue_layer(self, x_BTD: Tensor, prepared: Any, keys: Keys, carried: Tensor | None) -> tuple[Tensor, Tensor]:
+        new = self.prepare_layer(x_BTD, prepared, keys)
+        whole = new if carried is None else torch.cat([carried, carried[..., -1:] + new], -1)
         return whole, whole
 
     def bias(self, q_BHTC: Tensor, k_BGTC: Tensor, prepared: Tensor) -> LinearBias:

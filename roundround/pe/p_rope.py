@@ -21,17 +21,8 @@ def kept_pairs(p: float, head_dim: int) -> int:
     return int(p * head_dim // 2)
 
 
-@final
-class PRoPE(RotaryEncoding):
-    """RoPE without its slowest frequencies, so that some channels carry meaning independently of the position.
-
-    g_k = theta^(-2k / head_dim) for k < int(p * head_dim // 2), and 0 for the remaining pairs
-
-    Barbero et al. 2024, arXiv:2410.06205, section 6.1 and appendix D.
-
-    The kept frequencies are those of RoPE. p = 1 is RoPE, p = 0 is NoPE. Hugging Face names p-RoPE
-    `rope_type: proportional`, with frequencies that are equal to the last bit.
-    """
+class FastestPairs(RotaryEncoding):
+    """Base of encodings that rotate the share `p` of the pairs with RoPE's fastest frequencies; the others rest."""
 
     def __init__(self, shape: AttentionShape, *, p: float, theta: float | None) -> None:
         super().__init__(shape, theta=theta)
@@ -42,3 +33,16 @@ class PRoPE(RotaryEncoding):
         head_dim = self.shape.head_dim
         kept = ladder(self.n_kept, head_dim, self.theta, dtype, device)
         return torch.cat([kept, kept.new_zeros(head_dim // 2 - self.n_kept)])
+
+
+@final
+class PRoPE(FastestPairs):
+    """RoPE without its slowest frequencies, so that some channels carry meaning independently of the position.
+
+    g_k = theta^(-2k / head_dim) for k < int(p * head_dim // 2), and 0 for the remaining pairs
+
+    Barbero et al. 2024, arXiv:2410.06205, section 6.1 and appendix D.
+
+    The kept frequencies are those of RoPE. p = 1 is RoPE, p = 0 is NoPE. Hugging Face names p-RoPE
+    `rope_type: proportional`, with frequencies that are equal to the last bit.
+    """

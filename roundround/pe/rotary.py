@@ -57,11 +57,13 @@ def rotation(pos_BT: Tensor, frequencies_P: Tensor, factor: float = 1.0) -> tupl
 def apply_rotation(x_BHTC: Tensor, cos_BTR: Tensor, sin_BTR: Tensor) -> Tensor:
     """Rotate channel pairs (m, m + P) of the first R = 2P channels; the rest passes through.
 
+    Cosines and sines are [1 or B, T, R], or [B, H, T, R] if heads have angles of their own.
+
     first' = first cos - second sin, second' = second cos + first sin. The first half of `sin_BTR` is negative, so one
     shift by P aligns every channel with its partner (1.6 times as fast as slicing the halves apart).
     """
     n_rotated = cos_BTR.shape[-1]
-    cos, sin = cos_BTR[:, None].to(x_BHTC.dtype), sin_BTR[:, None].to(x_BHTC.dtype)
+    cos, sin = ((x if x.dim() == 4 else x[:, None]).to(x_BHTC.dtype) for x in (cos_BTR, sin_BTR))
     rotating = x_BHTC if n_rotated == x_BHTC.shape[-1] else x_BHTC[..., :n_rotated]
     rotated = torch.addcmul(rotating * cos, rotating.roll(n_rotated // 2, -1), sin)
     return rotated if n_rotated == x_BHTC.shape[-1] else torch.cat([rotated, x_BHTC[..., n_rotated:]], dim=-1)

@@ -50,7 +50,7 @@ class BucketBias(Bias):
         distance_D = torch.arange(self.max_distance + 1, device=self.table_NH.device)  # larger ones share a bucket
         bias_DH = self.table_NH[bucket(distance_D, self.table_NH.shape[0], self.max_distance)]
         q_pos, k_pos = at_each(keys.q_pos_BQ[:, None]), at_each(keys.k_pos_BK[:, None])
-        return lambda b, h, i, j: bias_DH[(q_pos(b, h, i) - k_pos(b, h, j)).clamp(0, self.max_distance), h]
+        return lambda s, b, h, i, j: s + bias_DH[(q_pos(b, h, i) - k_pos(b, h, j)).clamp(0, self.max_distance), h]
 
 
 @final

@@ -90,7 +90,7 @@ def made(encoding: PositionalEncoding, given: Mapping[str, Tensor]) -> dict[str,
     logits = q_turned @ each_head.mT * shape.scale
     bias = encoding.bias(q_turned, k_turned, prepared)
     if bias is not None:
-        logits = logits + bias.block(keys, 0, pos_1N.shape[1])
+        logits = bias.applied(logits, keys, 0, pos_1N.shape[1])
     found |= {"q_rotated": q_turned[0], "k_rotated": k_turned[0], "logits": logits[0].tril()}
     return {name: value.clone(memory_format=torch.contiguous_format) for name, value in found.items()}  # to save
 

@@ -286,25 +286,23 @@ def first_tokens(keys: Keys, n: int) -> Keys:
 def alone(number: int, n: int, qkv: Sequence[Tensor], options: dict[str, Any]) -> tuple[Tensor, Tensor, dict[str, Any]]:
     """The queries [H, n, C], keys [G, n, C] and options of one text of n tokens, from a call of attention on a batch.
 
-    number: the index of the text in the batch. The options are `scale`, `keys`, `rows`, and `bias`: a function that
-    gives the bias of some rows, [1 or H, R, n]; None if there is no bias.
+    number: the index of the text in the batch. The options are `scale`, `keys`, `rows` and, with a bias, `change`.
     """
 
-    def bias(rows_R: Tensor) -> Tensor:
-        blocks = []
-        for row in rows_R.tolist():
-            block_HK = (
-                options["bias"].block(options["keys"], row, row + 1).expand(len(qkv[0]), -1, -1, -1)[number, :, 0]
-            )
-            first, last = options["keys"].span(row, row + 1)
-            blocks.append(nn.functional.pad(block_HK, (first, n - last)))
-        return torch.stack(blocks, 1)
+    def change(logits_HRK: Tensor, rows_R: Tensor) -> Tensor:
+        changed, keys, n_texts = [], options["keys"], len(qkv[0])
+        for row, logits_HK in zip(rows_R.tolist(), logits_HRK.unbind(1), strict=True):
+            first, last = keys.span(row, row + 1)
+            alike = logits_HK[:, None, first:last].expand(n_texts, -1, -1, -1)  # the bias is made for all texts
+            own_HK = options["bias"].applied(alike, keys, row, row + 1)[number, :, 0]
+            changed.append(nn.functional.pad(own_HK, (first, n - last)))
+        return torch.stack(changed, 1)
 
     q, k, _ = (x[number, :, :n] for x in qkv)
     each = {name: value.expand(len(qkv[0]), *value.shape[1:]) for name, value in options["rows"].items()}
     rows = {name: value[number : number + 1, :, :n] for name, value in each.items()}
     own = {"scale": options["scale"], "keys": first_tokens(options["keys"], n), "rows": rows}
-    return q, k, {**own, "bias": None if options["bias"] is None else bias}
+    return q, k, own if options["bias"] is None else {**own, "change": change}
 
 
 def batches(

@@ -148,7 +148,12 @@ ROWS = 256  # sampled from each text, at most
 ELEMENTS = 2**21  # logits computed at once: 8 MiB of float32; memory holds a handful of copies
 MEANS = ("self", "previous", "sink", "other", "other_near", "near", "all")
 BANDS = ("none", "fastest", "fast", "slow", "slowest")  # the quarter of the pairs that is taken away
-BiasOfRows = Callable[[Tensor], Tensor]  # the bias of some rows over all keys, [1 or H, R, K]
+Change = Callable[[Tensor, Tensor], Tensor]  # the logits [H, R, K] of the rows [R], as the encoding changes them
+
+
+def unchanged(logits_HRK: Tensor, rows_R: Tensor) -> Tensor:
+    """The logits as they are: the `Change` of an encoding that leaves them alone."""
+    return logits_HRK
 
 
 class RowStatistics:
@@ -177,7 +182,7 @@ class RowStatistics:
         scale: float,
         keys: Keys,
         rows: Mapping[str, Tensor],
-        bias: BiasOfRows | None = None,
+        change: Change = unchanged,
     ) -> None:
         """Add the sampled rows of one text to the sums of a layer.
 
@@ -190,28 +195,27 @@ class RowStatistics:
         def weights(logits_HRK: Tensor, rows_R: Tensor, visible_RK: Tensor) -> Tensor:
             per_row = {name: value[:, :, rows_R] for name, value in rows.items()}
             per_row.setdefault("n_visible", visible_RK.sum(-1)[None, None, :, None])
-            return softmax.weights(logits_HRK[None], visible_RK, per_row)[0]
+            return softmax.weights(change(logits_HRK, rows_R)[None], visible_RK, per_row)[0]
 
         blocks, counted = [], []
         for rows_R in torch.split(sampled, max(1, ELEMENTS // (q_HTC.shape[0] * n))):
             q_HRC, visible_RK = at_least_float32(q_HTC[:, rows_R]) * scale, keys.visible_to(rows_R, 0, n)[0, 0]
             blocks.append((q_HRC, rows_R, visible_RK))
-            alpha_HRK = weights(logits_with(bias, q_HRC, k_HKC, rows_R), rows_R, visible_RK)
+            alpha_HRK = weights(q_HRC @ k_HKC.mT, rows_R, visible_RK)
             counted.append(votes(alpha_HRK, rows_R, visible_RK))
         votes_HK, seen_K = (torch.stack(parts).sum(0) for parts in zip(*counted, strict=True))
         sink_HK = sinks(votes_HK, seen_K, len(sampled))
         for q_HRC, rows_R, visible_RK in blocks:  # computes logits and weights again, which are too large to keep
             own = partial(weights, rows_R=rows_R, visible_RK=visible_RK)
-            first_R, logits_HRK = keys.first_visible(rows_R), logits_with(bias, q_HRC, k_HKC, rows_R)
-            args = (logits_HRK, q_HRC, k_HKC, rows_R, visible_RK, first_R, sink_HK)
-            self.add_rows(self.sums[place], layout, own, *args)
+            args = (q_HRC, k_HKC, rows_R, visible_RK, keys.first_visible(rows_R), sink_HK)
+            self.add_rows(self.sums[place], layout, own, change, *args)
 
     def add_rows(
         self,
         sums: dict[str, Tensor],
         layout: Layout,
         weights: Callable[[Tensor], Tensor],
-        logits_HRK: Tensor,
+        change: Change,
         q_HRC: Tensor,
         k_HKC: Tensor,
         rows_R: Tensor,
@@ -219,15 +223,16 @@ class RowStatistics:
         first_R: Tensor,
         sink_HK: Tensor,
     ) -> None:
-        """Add some rows to the sums. q_HRC: scaled queries. k_HKC: all keys. weights: computes weights from logits."""
-        late_R = (rows_R >= FIRST_ROW).to(logits_HRK.dtype)
+        """Add some rows to the sums. q_HRC: scaled queries. k_HKC: all keys. weights: the weights for q . k."""
+        product_HRK = q_HRC @ k_HKC.mT
+        logits_HRK, late_R = change(product_HRK, rows_R), (rows_R >= FIRST_ROW).to(product_HRK.dtype)
         add_to(sums, "n_rows", late_R.sum())
         for number, band in enumerate(BANDS):
-            without = logits_HRK
+            without = product_HRK
             if number:
                 first, last = (round(end * layout.n_pairs / 4) for end in (number - 1, number))  # the band's pairs
                 channels = layout.channels(first, last).to(q_HRC.device)
-                without = logits_HRK - q_HRC[..., channels] @ k_HKC[..., channels].mT
+                without = product_HRK - q_HRC[..., channels] @ k_HKC[..., channels].mT
             alpha_HRK = weights(without)
             for name, value_HR in where_weight_goes(alpha_HRK, rows_R, visible_RK, sink_HK).items():
                 late = late_R[:, None] if value_HR.ndim == 3 else late_R
@@ -323,12 +328,6 @@ class RowStatistics:
     def offsets(self) -> list[Tensor]:
         """The offset in tokens, from 2 to FARTHEST, with most of each head's weight: [H] for every layer."""
         return [2 + offset_place(sums) for sums in self.sums]
-
-
-def logits_with(bias: BiasOfRows | None, q_HRC: Tensor, k_HKC: Tensor, rows_R: Tensor) -> Tensor:
-    """The logits of some rows, [H, R, K], from scaled queries, all keys, and the bias."""
-    logits_HRK = q_HRC @ k_HKC.mT
-    return logits_HRK if bias is None else logits_HRK + bias(rows_R)
 
 
 def offset_place(sums: dict[str, Tensor]) -> Tensor:
@@ -430,14 +429,13 @@ def record_layer(
     scale: float,
     keys: Keys,
     rows: Mapping[str, Tensor],
-    bias: BiasOfRows | None = None,
+    change: Change = unchanged,
 ) -> LayerRecord:
     """What a layer does with the prompt; `rows` are the row parameters of the prompt, [1, H, T, 1]."""
     n = q_HTC.shape[1]
     q, k = at_least_float32(q_HTC)[None], at_least_float32(k_GTC)[None]
     logits, visible = logits_of_rows(q, k, scale, keys, None, 0, n)
-    if bias is not None:
-        logits = logits + bias(torch.arange(n))
+    logits = change(logits[0], torch.arange(n))[None]
     weights = softmax.weights(logits, visible, rows_between(rows, visible, 0, n))
     lengths = q.norm(dim=-1)[..., None] * repeated(k, q).norm(dim=-1)[..., None, :] * abs(scale)
     found = (layout.norms(q), layout.norms(k), logits.masked_fill(~visible, torch.nan), weights, lengths)

@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 import torch
 from conftest import Done
-from helpers_attention import KEYS, SCALE, encoding_of, inputs, layer_bias, mask_by_loop, shape_of
+from helpers_attention import KEYS, SCALE, changed, encoding_of, inputs, layer_bias, mask_by_loop, shape_of
 from scipy.stats import entropy as shannon
 from torch import Tensor, nn
 
@@ -59,8 +59,7 @@ def by_loop(softmax: AttentionSoftmax, keys: Keys, bias: str | None, tensors: li
     k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)
     logits = (SCALE * q @ k.mT).detach()
     if of_pairs is not None:
-        everything = Keys(q_pos_BQ=keys.q_pos_BQ, k_pos_BK=keys.k_pos_BK, causal=False)
-        logits = logits + of_pairs.block(everything, 0, keys.n_queries)
+        logits = changed(of_pairs, logits, keys)
     mask = mask_by_loop(keys)
     counts = {"n_visible": mask.sum(-1, keepdim=True)}
     alpha = softmax.weights(logits, mask, counts).detach()

@@ -21,6 +21,7 @@ from helpers_attention import (
     N_HEADS,
     SCALE,
     Peak,
+    changed,
     encoding_of,
     in_blocks,
     inputs,
@@ -52,8 +53,7 @@ def attention_by_formula(q: Tensor, k: Tensor, v: Tensor, keys: Keys, encoding: 
     v = torch.stack([v[:, h // group] for h in range(q.shape[1])], dim=1)
     logits = SCALE * torch.einsum("bhqc,bhkc->bhqk", q, k)
     if bias is not None:
-        everything = Keys(q_pos_BQ=keys.q_pos_BQ, k_pos_BK=keys.k_pos_BK, causal=False)
-        logits = logits + bias.block(everything, 0, keys.n_queries)
+        logits = changed(bias, logits, keys)
     powers = logits.exp() * mask_by_loop(keys)
     total = powers.sum(-1, keepdim=True)
     return torch.einsum("bhqk,bhkc->bhqc", powers / total.where(total > 0, 1.0), v)

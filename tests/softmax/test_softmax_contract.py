@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -26,6 +25,7 @@ from helpers_attention import (
     Peak,
     attention_shape,
     build,
+    changed,
     covering,
     dense,
     encoding_from,
@@ -300,10 +300,10 @@ def test_attention_in_float32_is_right_to_four_digits(
         assert found.dtype == torch.float32
         difference = (found - expected).abs()
         if name in CHOSEN:  # rounding may choose another of two keys as good as equal
-            (q, k), everything = exact.rotated, replace(exact.keys, causal=False, window=None)
+            q, k = exact.rotated
             logits = SCALE * q @ k.repeat_interleave(2, dim=1).mT
             if exact.bias is not None:
-                logits = logits + exact.bias.block(everything, 0, exact.keys.n_queries)
+                logits = changed(exact.bias, logits, exact.softmax.narrowed(exact.keys))
             ordered = logits.masked_fill(~exact.visible, -torch.inf).sort(-1, descending=True).values
             last, following = ordered[..., CHOSEN[name] - 1], ordered[..., CHOSEN[name]]
             clear = (last - following).nan_to_num(torch.inf) > 1e-4
@@ -330,19 +330,19 @@ def test_a_thousand_tokens_attend_by_the_dense_definition(
     k = encoding.rotate_keys(3 * noise(1, 1, 1000, 4, seed=1), prepared)
     v, rows = noise(1, 1, 1000, 4, seed=5), softmax.row_parameters(noise(1, n_queries, D_MODEL, seed=6))
     found = softmax(q, k, v, scale=SCALE, keys=keys, bias=encoding.bias(q, k, prepared), rows=rows)
-    everything = keys_of(1000, 1000, causal=False)
+    everything = softmax.narrowed(keys_of(1000, 1000))
     of_all = encoding.bias(all_q, k, prepared_of_layer(encoding, everything, torch.float64))
     # rows do not know of each other, so the definition is evaluated for some of them, each with all its keys
     for i in (*range(0, n_queries, n_queries // 9), n_queries - 1):
         token = 1000 - n_queries + i
-        bias = None if of_all is None else of_all.block(everything, token, token + 1)
+        first, last = everything.span(token, token + 1)
         back_111K = token - torch.arange(1000)[None, None, None]
         visible_111K = (back_111K >= 0) & (back_111K < (softmax.window or 1000))
         logits = SCALE * q[:, :, i : i + 1] @ k.mT
+        if of_all is not None:
+            logits[..., first:last] = of_all.applied(logits[..., first:last], everything, token, token + 1)
         own = {key: value[:, :, i : i + 1] for key, value in rows.items()}
-        weights = softmax.weights(
-            logits if bias is None else logits + bias, visible_111K, own | row_counts(visible_111K)
-        )
+        weights = softmax.weights(logits, visible_111K, own | row_counts(visible_111K))
         assert (found[:, :, i : i + 1] - weights @ v).abs().max() < 1e-10
 
 
