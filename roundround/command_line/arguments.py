@@ -128,6 +128,7 @@ def expand_words(words: list[str], verb: Verb, *, jobs: bool) -> list[str]:
 def expand_aliases(overrides: list[str], verb: str) -> list[str]:
     """Replace aliases: `text=FILE` by `data=text data.path=FILE`, and `preset=NAME` by `experiment=<verb>/NAME`.
 
+    `softmax=diff softmax.of=NAME` becomes `attention=diff softmax=NAME`: a difference of maps is a layer's.
     `logger=[a,b]` becomes `logger=several +logger@logger.a=a +logger@logger.b=b`, so that the config has both loggers.
     """
     expanded = []
@@ -135,6 +136,10 @@ def expand_aliases(overrides: list[str], verb: str) -> list[str]:
         key, _, value = override.partition("=")
         if key == "text":
             expanded += ["data=text", f"data.path={value}"]
+        elif override in ("softmax=diff", "softmax=diff_v1"):
+            expanded.append(f"attention={value}")
+        elif key == "softmax.of":
+            expanded.append(f"softmax={value}")
         elif key == "preset":
             expanded.append(f"experiment={','.join(f'{verb}/{name}' for name in value.split(','))}")
         elif key == "logger" and value.startswith("["):

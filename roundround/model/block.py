@@ -9,7 +9,7 @@ Tested by tests/model/test_decoder.py and tests/trained/test_patterns.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, final
 
@@ -77,26 +77,39 @@ class AttentionLayer(FinalVariants, nn.Module):
         return 2 * self.shape.n_heads * self.shape.head_dim * n_keys
 
 
-@final
-class Attention(AttentionLayer):
-    """Grouped-query attention (Ainslie et al. 2023, arXiv:2305.13245); parameters have Hugging Face's names.
+class MultiHeadAttention(AttentionLayer):
+    """Base of layers with queries, keys and values of each head; parameters have Hugging Face's names.
 
-    bias: whether the four projections have biases.
+    bias: whether the four projections have biases. maps: the number of query heads for each head of the output; the
+    encoding, the normaliser and `qk_norm` have the sizes of the query heads.
     """
 
     reads = frozenset(("pe", "softmax", "qk_norm", "gate", *SIZES))
+    maps: ClassVar[int] = 1
 
     def __init__(self, shape: AttentionShape, kind: LayerKind, bias: bool = False) -> None:
         super().__init__(shape)
-        self.softmax = kind.make_softmax(shape)
-        n_queries, n_keys = (n * shape.head_dim for n in (shape.n_heads, shape.n_key_heads))
+        self.encoding_shape = of_queries = replace(shape, n_heads=self.maps * shape.n_heads)
+        self.softmax = kind.make_softmax(of_queries)
+        n_queries, n_keys, n_out = (n * shape.head_dim for n in (of_queries.n_heads, shape.n_key_heads, shape.n_heads))
         self.q_proj = nn.Linear(shape.d_model, n_queries, bias=bias)
         self.k_proj = nn.Linear(shape.d_model, n_keys, bias=bias)
         self.v_proj = nn.Linear(shape.d_model, n_keys, bias=bias)
-        self.o_proj = nn.Linear(n_queries, shape.d_model, bias=bias)
-        self.qk_norm = None if kind.make_qk_norm is None else kind.make_qk_norm(shape)
+        self.o_proj = nn.Linear(n_out, shape.d_model, bias=bias)
+        self.qk_norm = None if kind.make_qk_norm is None else kind.make_qk_norm(of_queries)
         self.gate = None if kind.make_gate is None else kind.make_gate(shape)
         self.widths = {"queries": n_queries, "keys": n_keys, "values": n_keys}
+
+    def read_values(self, v_BGKC: Tensor) -> Tensor:
+        """The values that the query heads of each key head read; they may have other channels."""
+        return v_BGKC
+
+    def combined(self, out_BHTC: Tensor, x_BTD: Tensor) -> Tensor:
+        """The output of each head from that of each query head. `x_BTD` is the normed input of the layer."""
+        return out_BHTC
+
+    def products(self, n_keys: int) -> int:
+        return self.maps * super().products(n_keys)
 
     def forward(
         self,
@@ -125,12 +138,18 @@ class Attention(AttentionLayer):
             k_BGKC, v_BGKC = cache.extend(k_BGKC, v_BGKC)
             keys = cache.narrowed(keys)
         bias, rows = encoding.bias(q_BHTC, k_BGKC, prepared), self.softmax.row_parameters(x_BTD)
-        out_BHTC = self.softmax(q_BHTC, k_BGKC, v_BGKC, scale=self.shape.scale, keys=keys, bias=bias, rows=rows)
-        out_BHTC = encoding.rotate_outputs(out_BHTC, prepared)
+        read_BGKC, scale = self.read_values(v_BGKC), self.shape.scale
+        out_BHTC = self.softmax(q_BHTC, k_BGKC, read_BGKC, scale=scale, keys=keys, bias=bias, rows=rows)
+        out_BHTC = encoding.rotate_outputs(self.combined(out_BHTC, x_BTD), prepared)
         if self.gate is not None:
             out_BHTC = self.gate(out_BHTC, x_BTD, v_BGTC)
         out: Tensor = self.o_proj(out_BHTC.transpose(1, 2).flatten(2))
         return out
+
+
+@final
+class Attention(MultiHeadAttention):
+    """Grouped-query attention (Ainslie et al. 2023, arXiv:2305.13245)."""
 
 
 def heads(x_BTW: Tensor, n_channels: int) -> Tensor:

@@ -24,7 +24,11 @@ from roundround.trained.models import build_decoder
 SMALL = {"d_model": 32, "n_layers": 2, "n_heads": 4, "n_key_heads": 2, "d_mlp": 24, "train_length": 64}
 MIXES = [name for name in variants_alone("mix") if name != "none"]
 ENCODINGS, NORMALISERS = variants_alone("pe"), variants_alone("softmax")
-PAIRS = [*product(["latent", *MIXES], ENCODINGS, ["softmax"]), *product(["latent", "canon"], ["rope"], NORMALISERS)]
+LAYERS = ["latent", "diff", "diff_v1"]
+PAIRS = [
+    *product([*LAYERS, *MIXES], ENCODINGS, ["softmax"]),
+    *product([*LAYERS, "canon"], ["rope"], NORMALISERS),
+]
 ALONE = {
     **{f"mix={name}": {"mix": name, "pe": "nope"} for name in MIXES},
     "rope_values": {"pe": "rope_values"},
@@ -32,6 +36,9 @@ ALONE = {
     "latent with canon": {"attention": "latent", "mix": "canon"},
     "gated_deltanet": {"attention": "gated_deltanet"},
     "gated_deltanet with canon": {"attention": "gated_deltanet", "mix": "canon"},
+    "selective_rope": {"pe": "selective_rope"},
+    "diff": {"attention": "diff", "softmax": "entmax15"},
+    "diff_v1 with cope": {"attention": "diff_v1", "pe": "cope"},
 }
 
 
@@ -104,7 +111,7 @@ def test_every_encoding_and_normaliser_fits_the_other_layers(layer: str, pe: str
         with pytest.raises(UserError, match="latent attention keeps none"):
             decoder(attention=layer, pe=pe)
         return
-    model = decoder(pe=pe, softmax=softmax, **{"attention" if layer == "latent" else "mix": layer})
+    model = decoder(pe=pe, softmax=softmax, **{"attention" if layer in LAYERS else "mix": layer})
     tokens_BT = torch.stack([torch.randperm(50, generator=torch.Generator().manual_seed(n))[:20] for n in range(2)])
     expected, cache, parts = model(tokens_BT), model.empty_cache(), []
     for a, b in ((0, 7), (7, 8), (8, 20)):

@@ -123,6 +123,7 @@ def test_a_class_of_transformers_computes_the_same(
         (["mix=canon"], {}, "no class has ShortConvolution"),
         (["pe=rope_values"], {}, "no class has RoPEValues"),
         (["attention=gated_deltanet"], {}, "no class has GatedDeltaNet in all layers"),
+        (["attention=diff"], {}, "no class has DifferentialAttention"),
         (["gate=head"], {}, "no class has InputGate with these arguments behind its Attention"),
         ([*LATENT, "gate=channel"], {}, "no class has InputGate with these arguments behind its LatentAttention"),
         ([NEXT], {"norm_eps": 1e-5}, "with model.norm_eps"),

@@ -41,6 +41,7 @@ def fresh_compiler() -> Iterator[None]:
 
 def decoder_of(pe: str, softmax: str, **others: str) -> Decoder:
     sizes = {"d_model": 16, "n_layers": 1, "n_heads": 2, "n_key_heads": 1, "d_mlp": 24, "train_length": 12}
+    sizes["n_key_heads"] += others.get("attention") == "diff_v1"  # which pairs key heads
     torch.manual_seed(0)
     nodes: Any = {name: option(name, choice) for name, choice in {"pe": pe, "softmax": softmax, **others}.items()}
     model = OmegaConf.merge(OmegaConf.load(CONF / "model" / "tiny.yaml"), sizes)
@@ -55,14 +56,26 @@ def loss_and_gradients(decoder: Decoder) -> tuple[Tensor, list[Tensor]]:
     return loss_BT.detach(), [p.grad for p in decoder.parameters() if p.grad is not None]
 
 
-@pytest.mark.parametrize(("pe", "softmax"), [("rope", "softmax"), ("t5_bias", "softmax"), ("rope", "sigmoid")])
+@pytest.mark.parametrize(
+    ("pe", "softmax"),
+    [
+        ("rope", "softmax"),
+        ("t5_bias", "softmax"),
+        ("cope", "softmax"),
+        ("selective_rope", "softmax"),
+        ("rope", "sigmoid"),
+    ],
+)
 def test_a_decoder_is_one_graph(pe: str, softmax: str) -> None:
     eager, compiled = decoder_of(pe, softmax), decoder_of(pe, softmax)
     compiled.compile(backend="eager", fullgraph=True)
     torch.testing.assert_close(loss_and_gradients(compiled), loss_and_gradients(eager))
 
 
-@pytest.mark.parametrize("others", [{"mix": "canon"}, {"attention": "latent"}, {"attention": "gated_deltanet"}])
+@pytest.mark.parametrize(
+    "others",
+    [{"mix": "canon"}, *({"attention": name} for name in ("latent", "gated_deltanet", "diff", "diff_v1"))],
+)
 def test_a_decoder_with_other_layers_is_one_graph(others: dict[str, str]) -> None:
     eager, compiled = decoder_of("rope", "softmax", **others), decoder_of("rope", "softmax", **others)
     compiled.compile(backend="eager", fullgraph=True)

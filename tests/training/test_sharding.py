@@ -115,6 +115,11 @@ def test_shards_of_every_variant_are_drawn_and_learn_as_in_one_process(tmp_path:
         "smear",
         "latent",
         "gated_deltanet",
+        "diff",
+        "diff_v1",
+        "cope",
+        "pope",
+        "selective_rope",
     } <= makers.keys()
     nothing: dict[str, list[str]] = {name: [] for name in makers}
     assert on_ranks(2, tmp_path, compare, makers) == [nothing, nothing]
