@@ -38,6 +38,16 @@ class Crooked(PositionalEncoding):
         return Skewed(self.right.bias(q_BHQC, k_BGKC, prepared).strength_H11)
 
 
+class Reading(Bias):
+    def applied(self, logits, keys, a, b):
+        return logits - logits.mean(-1, keepdim=True)  # over hidden keys too
+
+
+class Curious(PositionalEncoding):
+    def bias(self, q_BHQC, k_BGKC, prepared):
+        return Reading()
+
+
 class Longer(RotaryEncoding):
     def __init__(self, shape, *, theta: float):
         super().__init__(shape, theta=theta)
@@ -119,6 +129,7 @@ def test_the_contracts_pass_good_variants_of_ones_own_and_fail_broken_ones(tmp_p
         **good,
         "broken.py": BROKEN,
         "pe/crooked.yaml": "_target_: broken.Crooked\nstrength: 0.5\n",
+        "pe/curious.yaml": "_target_: broken.Curious\n",
         "pe/longer.yaml": "_target_: broken.Longer\ntheta: 10000.0\n",
         "softmax/leaky.yaml": "_target_: broken.Leaky\ngain: 1.0\n",
         "data/unrepeatable.yaml": good["data/digit_sum.yaml"].replace("my_tasks.DigitSum", "broken.Unrepeatable"),
@@ -127,14 +138,17 @@ def test_the_contracts_pass_good_variants_of_ones_own_and_fail_broken_ones(tmp_p
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     passed, failed = contract(
-        tmp_path, "-k", "block_of_changed or length_of_every or is_hidden or not_visible or example"
+        tmp_path, "-k", "block_of_changed or hidden_ones or length_of_every or is_hidden or not_visible or example"
     )
-    for good in ("square_root", "slower", "rope_with_gain", "sharper", "digit_sum"):
+    for good in ("square_root", "slower", "rope_with_gain", "below_the_top", "sharper", "digit_sum"):
         assert any(good in test for test in passed)
-    assert not [test for test in failed if not re.search("crooked|longer|leaky|unrepeatable", test)]
+    assert not [test for test in failed if not re.search("crooked|curious|longer|leaky|unrepeatable", test)]
     assert "test_an_example_is_the_same_whatever_was_read_before_it[unrepeatable]" in failed
     assert "test_weights_do_not_depend_on_what_is_hidden[leaky]" in failed
+    assert "test_changed_logits_do_not_depend_on_hidden_ones[curious]" in failed
     assert "test_a_rotation_keeps_the_length_of_every_vector[longer]" in failed
     assert any(re.match("test_a_block_of_changed_logits_is_each_row_by_itself.*crooked", test) for test in failed)
-    own = re.compile("square_root|slower|rope_with_gain|sharper|digit_sum|crooked|longer|leaky|unrepeatable")
+    own = re.compile(
+        "square_root|slower|rope_with_gain|below_the_top|sharper|digit_sum|crooked|curious|longer|leaky|unrepeatable"
+    )
     assert [test for test in passed | failed if not own.search(test)] == [], "of the packaged variants none alone"

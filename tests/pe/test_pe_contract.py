@@ -127,6 +127,18 @@ def test_a_block_of_changed_logits_is_each_row_by_itself(name: str, options: dic
         torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)  # of content: sums of other lengths
 
 
+@pytest.mark.parametrize("name", BIASED)
+def test_changed_logits_do_not_depend_on_hidden_ones(name: str) -> None:
+    """Logits of keys that a query does not see, whatever they are, change no other logit (kernels/bias.py)."""
+    valid_BK = torch.ones(1, 11, dtype=torch.bool)
+    valid_BK[0, :2] = False
+    keys, logits_1HQK = keys_at(positions(11, 600), window=5, valid_BK=valid_BK), noise(1, 4, 11, 11)
+    bias, seen = layer_bias(build(name).double(), keys), keys.visible(0, 11).expand(1, 4, 11, 11)
+    expected = bias.applied(logits_1HQK, keys, 0, 11)[seen]
+    for hidden in (-30.0, 1e4, torch.nan, torch.inf):
+        assert torch.equal(bias.applied(torch.where(seen, logits_1HQK, hidden), keys, 0, 11)[seen], expected)
+
+
 @every_encoding
 def test_a_batch_of_positions_is_each_row_by_itself(name: str) -> None:
     """The texts of a batch do not see each other, and each has positions of its own (pe/base.py)."""

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+import torch
 from conftest import ROOT, Done, assert_refused
+from torch import Tensor
 
 from roundround.config.options import load_option
+from roundround.pe.cope import ContextualBias
 from roundround.trained.models import build_decoder
 from roundround.training.module import trains_as_softmax
 
@@ -61,7 +64,26 @@ def test_a_run_says_it_in_a_line_each(train: Callable[..., Done]) -> None:
         ("attention=gated_deltanet attention_stats_every=1", "no layer of this model has any"),
         ("mix=key_offset model.head_dim=2", "head_dim=2 must be a multiple of 4"),
         ("mix=canon mix.width=1", "width=1 must be at least 2"),
+        ("pe=pope qk_norm=rms_after", "channels, but qk_norm= after the rotation takes 8"),
+        ("softmax=diff_v1 model.n_key_heads=1", "n_key_heads=1 must be even"),
     ],
 )
 def test_what_no_layer_can_use_is_refused_by_name(train: Callable[..., Done], words: str, message: str) -> None:
     assert_refused(train(*words.split()), message)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda logits: logits[..., :-1],
+        lambda logits: logits * torch.nan,
+        lambda logits: logits.bfloat16(),
+        lambda logits: logits - logits.mean(-1, keepdim=True),
+    ],
+    ids=["another shape", "not a number", "another precision", "reads hidden keys"],
+)
+def test_a_change_of_logits_that_breaks_its_rules_is_refused_before_the_first_step(
+    train: Callable[..., Done], monkeypatch: pytest.MonkeyPatch, change: Callable[[Tensor], Tensor]
+) -> None:
+    monkeypatch.setattr(ContextualBias, "applied", lambda self, logits, *where: change(logits))
+    assert_refused(train("pe=cope"), "ContextualBias.applied must return the shape and dtype of the logits it gets")

@@ -137,7 +137,7 @@ def replace_parts(decoder: Decoder, make_softmax: MakeSoftmax | None, make_encod
                 setattr(decoder, name, value)
         if make_softmax is not None:
             for attention in (one for one in attentions if "softmax" in one.reads):
-                softmax = make_softmax(attention.shape).to(device).train(decoder.training)
+                softmax = make_softmax(attention.softmax.shape).to(device).train(decoder.training)
                 undo.callback(setattr, attention, "softmax", attention.softmax)
                 attention.softmax = softmax
         return undo.pop_all()
