@@ -70,4 +70,5 @@ class ContextualPosition(PositionalEncoding):
         nn.init.zeros_(self.embeddings)
 
     def bias(self, q_BHTC: Tensor, k_BGTC: Tensor, prepared: Any) -> ContextualBias:
-        return ContextualBias(q_BHTC, at_least_float32(self.embeddings))
+        own_BHTC = q_BHTC[..., -self.shape.head_dim :]  # in latent attention other channels stand before the encoding's
+        return ContextualBias(own_BHTC, at_least_float32(self.embeddings))

@@ -37,6 +37,9 @@ def test_logits_are_those_of_the_authors() -> None:
 def test_angles_are_a_loop_over_tokens() -> None:
     encoding, x_BTD = build("selective_rope", SHAPE).double(), noise(1, 6, 12, seed=3)
     cos, sin = encoding.prepare_layer(x_BTD, None, keys_at(positions(6)))
+    assert cos.requires_grad
+    encoding.requires_grad_(False)
+    cos, sin = cos.detach(), sin.detach()
     total, phi = torch.zeros(4, dtype=torch.float64), []
     for t in range(6):
         heads = torch.cat([x / x.norm() for x in x_BTD[0, t].split(6)])
