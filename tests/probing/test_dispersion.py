@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 import torch
 from conftest import Done
-from helpers_attention import KEYS, SCALE, encoding_of, inputs, layer_bias, mask_by_loop, shape_of
+from helpers_attention import KEYS, SCALE, encoding_of, gaps_by_loop, inputs, layer_bias, mask_by_loop, shape_of
 from scipy.stats import entropy as shannon
 from torch import Tensor, nn
 
@@ -50,17 +50,6 @@ def measured(softmax: AttentionSoftmax, keys: Keys, bias: str | None, tensors: l
         bias_of_rows = layer_bias(encoding_of(bias).double(), keys, q, k)
         softmax(q, k, v, scale=SCALE, keys=keys, bias=bias_of_rows, rows={})
     return seen
-
-
-def gaps_by_loop(logits: list[float]) -> tuple[float, int]:
-    """1 / Lambda and the contact index of a row that sees all of these logits."""
-    ordered = sorted(logits, reverse=True)
-    least, contact = math.inf, 0
-    for k in range(2, len(ordered) + 1):
-        ratio = (ordered[0] - ordered[k - 1]) / math.log(k)
-        if ratio <= least:
-            least, contact = ratio, k
-    return least, contact
 
 
 def mean_by_loop(rows: list[dict[str, Tensor]], name: str) -> Tensor:
@@ -168,9 +157,7 @@ LOGITS = {
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("n_keys", [1, 2, 3, 17, 63, 64, 65, 300])
 @pytest.mark.parametrize("kind", LOGITS)
-def test_the_gap_counting_number_is_that_of_a_loop_over_sorted_keys(
-    kind: str, n_keys: int, dtype: torch.dtype
-) -> None:
+def test_the_gap_counting_number_is_that_of_a_loop_over_sorted_keys(kind: str, n_keys: int, dtype: torch.dtype) -> None:
     torch.manual_seed(n_keys)
     logits, visible = LOGITS[kind](n_keys).to(dtype), torch.rand(7, n_keys) < 0.7
     visible[0], visible[1, 2:], visible[2] = True, False, False
@@ -178,7 +165,9 @@ def test_the_gap_counting_number_is_that_of_a_loop_over_sorted_keys(
     ratios = gap_ratios(ordered)
     expected = [gaps_by_loop(row[seen].tolist()) for row, seen in zip(logits, visible, strict=True)]
     least = ratios.amin(-1).double()
-    torch.testing.assert_close(least[visible.any(-1)], torch.tensor([one for one, _ in expected]).double()[visible.any(-1)])
+    torch.testing.assert_close(
+        least[visible.any(-1)], torch.tensor([one for one, _ in expected]).double()[visible.any(-1)]
+    )
     assert least[~visible.any(-1)].isnan().all()
     for found, right in zip(extremes_of(ordered, visible), extreme_logits(logits, visible), strict=True):
         assert torch.equal(found, right)
