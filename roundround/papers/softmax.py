@@ -336,7 +336,7 @@ def gap_counting() -> Finding:
 
 
 def over_bounds(ordered: Tensor) -> Tensor:
-    """The largest share of each of BOUNDS in rows of ascending logits, [..., K], at all RATIOS: [4]; NaN if none counts."""
+    """The largest share of each of BOUNDS in rows of ascending logits [..., K], all RATIOS: [4]; NaN if it has none."""
     ratios = gap_ratios(ordered)
     kept = (ratios.amin(-1) > 0) & ratios.amin(-1).isfinite()  # no tie at the top, two keys or more
     if not bool(kept.any()):
