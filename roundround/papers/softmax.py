@@ -1,5 +1,7 @@
 """The statements of arXiv:2410.01104 ("softmax is not enough"), each a function that checks it.
 
+`gap_counting` is about a number of arXiv:2605.12697, which says on which side of dispersion a row lies.
+
 Shapes: B texts, L layers, N items or tokens, K keys, H heads, C head channels, D model width.
 
 Tested by tests/papers/test_claims.py.
