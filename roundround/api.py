@@ -149,8 +149,8 @@ def evaluate(
     windows that overlap; None for windows that do not overlap. bos: whether a Hugging Face model's first token is put
     before every window: True, False, or auto (only if the token lowers the loss). max_tokens: the largest number of
     targets to score. separate_documents: whether tokens attend only within their document (give True if the run was
-    trained so); None for the corpus's setting. dispersion: whether to measure the entropy (nats), the largest weight
-    and the logit spread of every head too. batch_tokens: the number of tokens in a batch.
+    trained so); None for the corpus's setting. dispersion: whether to measure the entropy (nats), the largest weight,
+    the logit spread and the gap counting number of every head too. batch_tokens: the number of tokens in a batch.
 
     Returns a row for each number, with the fields of `results.json`: metric (perplexity, nats_per_token, ...), length
     and value. A loss over a range of positions also has `first_position` and `last_position`. Raises UserError if

@@ -6,6 +6,7 @@ Shapes: B batch, Q queries, K keys, H heads, G key heads, C head channels, D mod
 from __future__ import annotations
 
 import functools
+import math
 import weakref
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -257,3 +258,14 @@ def with_gradients(out: Tensor, cotangent: Tensor, leaves: list[Any]) -> list[Te
 @functools.cache
 def mask_of(mode: str) -> Tensor:
     return mask_by_loop(KEYS[mode])
+
+
+def gaps_by_loop(logits: list[float]) -> tuple[float, int]:
+    """1 / Lambda and the contact index of a row that sees all of these logits."""
+    ordered = sorted(logits, reverse=True)
+    least, contact = math.inf, 0
+    for k in range(2, len(ordered) + 1):
+        ratio = (ordered[0] - ordered[k - 1]) / math.log(k)
+        if ratio <= least:
+            least, contact = ratio, k
+    return least, contact

@@ -60,3 +60,39 @@ def largest_weight_bound(ln_n: Tensor | float, spread: Tensor) -> Tensor:
     Velickovic et al. 2024, arXiv:2410.01104, Lemma 2.1: exp(spread) / n.
     """
     return (spread - ln_n).exp().clamp(max=1.0)
+
+
+def ordered_logits(logits: Tensor, visible: Tensor) -> Tensor:
+    """The logits of each row in ascending order, with -inf in place of those of hidden keys. Not differentiable."""
+    found = torch.where(visible, logits, -torch.inf).detach()
+    if found.device.type != "cpu":
+        return found.sort(-1).values
+    found.numpy().sort(-1)  # in place; 20 times as fast as torch.sort, and faster than topk with 64 keys
+    return found
+
+
+def extremes_of(ordered: Tensor, visible: Tensor) -> tuple[Tensor, Tensor]:
+    """The results of `extreme_logits`, from `ordered_logits`."""
+    n_keys, n_visible = ordered.shape[-1], visible.sum(-1).expand(ordered.shape[:-1])
+    smallest = ordered.gather(-1, (n_keys - n_visible).clamp(max=n_keys - 1)[..., None])[..., 0]
+    return ordered[..., -1].where(n_visible > 0, 0.0), smallest.where(n_visible > 0, 0.0)
+
+
+def gap_ratios(ordered: Tensor) -> Tensor:
+    """D_(k) / ln k of each row for k = K ... 1, D_(k) the largest logit less the k-th largest; inf for k = 1 and k > n.
+
+    ordered: from `ordered_logits`. n: the number of visible keys. The least of a row is 1 / Lambda. Lambda = max over
+    k >= 2 of ln k / D_(k) is the gap counting number (arXiv:2605.12697): a softmax at inverse temperature beta is
+    collapsed onto few keys if beta > Lambda, and dispersed if beta < Lambda. 1 / Lambda is 0 for a tie at the top, inf
+    if n is 1, and NaN if n is 0, if a visible logit is NaN or if the largest is infinite.
+    """
+    gaps = ordered[..., -1:] - ordered
+    gaps[..., -1] += torch.inf  # D_(1) is 0, or NaN
+    gaps /= torch.arange(ordered.shape[-1], 0, -1, device=gaps.device).to(gaps.dtype).log()
+    return gaps
+
+
+def contact_index(ratios: Tensor) -> Tensor:
+    """The largest k at which ln k / D_(k) is Lambda: [...], integers; 0 if Lambda is NaN. ratios: from `gap_ratios`."""
+    ranks = torch.arange(ratios.shape[-1], 0, -1, device=ratios.device)
+    return ((ratios <= ratios.amin(-1, keepdim=True)) * ranks).amax(-1)

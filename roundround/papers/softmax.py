@@ -1,5 +1,7 @@
 """The statements of arXiv:2410.01104 ("softmax is not enough"), each a function that checks it.
 
+`gap_counting` is about a number of arXiv:2605.12697, which says on which side of dispersion a row lies.
+
 Shapes: B texts, L layers, N items or tokens, K keys, H heads, C head channels, D model width.
 
 Tested by tests/papers/test_claims.py.
@@ -8,7 +10,7 @@ Tested by tests/papers/test_claims.py.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,16 +23,19 @@ from roundround.kernels import fused
 from roundround.kernels.blocks import logits_of_rows, query_blocks, rows_between
 from roundround.kernels.keys import Keys
 from roundround.kernels.row_measures import (
+    contact_index,
     entropy_bound,
     entropy_of_logits,
     entropy_of_weights,
     extreme_logits,
+    gap_ratios,
     largest_weight_bound,
+    ordered_logits,
 )
 from roundround.model.block import LayerKind
 from roundround.model.decoder import Decoder
 from roundround.papers.claim import CheckedNumber, Finding, as_printed, at_least, at_most, near
-from roundround.papers.constructions import SHAPE, random_vector, weights, weights_at
+from roundround.papers.constructions import SHAPE, calls, random_vector, stories260k, weights, weights_at
 from roundround.pe.p_rope import PRoPE
 from roundround.probing.probed_model import watching
 from roundround.softmax.adaptive_temperature import PUBLISHED, AdaptiveTemperature, inverse_temperature
@@ -273,6 +278,81 @@ def rows_of_decoder(decoder: Decoder, tokens_BN: Tensor) -> tuple[Tensor, list[f
     with watching([m for m in decoder.modules() if isinstance(m, AttentionSoftmax)], take_in):
         decoder.hidden(tokens_BN)
     return torch.stack(largest), spreads
+
+
+RATIOS = (0.01, 0.1, 0.3, 0.6, 0.9, 1.1, 1.4, 2.5, 5.0)  # r
+BOUNDS: dict[
+    str, tuple[Callable[[float, Tensor], Tensor | float], float]
+] = {  # of r and ln k*; the least share attained
+    "partition function at r > 1": (lambda r, _: r / (r - 1), 0.85),
+    "entropy at r > 1": (lambda r, _: math.log(r / (r - 1)) + r / (r - 1) ** 2, 0.62),
+    "largest weight less the second at r < 1": (lambda r, _: r / (math.e * (1 - r)), 0.98),
+    "the same by the contact index": (lambda r, ln_k: r * ln_k * (-ln_k * (1 - r)).exp(), 0.98),
+}
+
+
+def gap_counting() -> Finding:
+    """A row is collapsed onto few keys above its gap counting number Lambda and dispersed below it, at any length.
+
+    Lambda = max over k >= 2 of ln k / D_(k), reached at k*; D_(k) = largest - k-th largest logit; r = beta / Lambda
+
+    r > 1: Z = sum exp(-beta D) <= r / (r - 1) and H <= ln(r / (r - 1)) + r / (r - 1)^2
+
+    r < 1: p_1 - p_2 <= r ln k* / k*^(1 - r) <= r / (e (1 - r))
+
+    arXiv:2605.12697, whose definition is known second-hand; the bounds are derived here, from exp(-beta D_(k)) <= k^-r,
+    Z >= k*^(1 - r) and D_(2) <= D_(k*).
+    """
+    generator = torch.Generator().manual_seed(0)
+    of_random: list[Tensor] = []
+    for n in (2, 3, 30, 1000):
+        normal_RN, uniform_RN = (
+            draw(200, n, generator=generator, dtype=torch.float64) for draw in (torch.randn, torch.rand)
+        )
+        made = (normal_RN, 10 * uniform_RN, -uniform_RN.log(), normal_RN**3, (3 * normal_RN).round())
+        of_random += [over_bounds(rows_RN.sort(-1).values) for rows_RN in made]
+    probed, tokens = stories260k()
+    mask_TT = torch.ones(len(tokens), len(tokens), dtype=torch.bool).tril()
+    of_model = [
+        over_bounds(ordered_logits(call.scale * call.q_BHTC[0] @ call.k_BHTC[0].mT, mask_TT))
+        for call in calls(probed, [(tokens, 0)])
+    ]
+    steps_N = -torch.arange(1, LENGTHS[-1] + 1, dtype=torch.float64).log()  # Lambda is 1, reached at each k
+    attained = over_bounds(steps_N.flip(0)[None])
+    short = over_bounds(lone_row(3, 1.0).sort(-1).values)  # Lambda is ln 3, reached at k = 3
+    comparisons = []
+    for place, (name, (_, least)) in enumerate(BOUNDS.items()):
+        for rows, found in (("random rows", of_random), ("rows of stories260k", of_model)):
+            share = float(torch.stack(found)[:, place].max())
+            comparisons.append(at_most(f"{name}, over its bound, {rows}", share, 1 + ROUNDING))
+        share = max(float(attained[place]), float(short[place]))
+        comparisons.append(CheckedNumber(f"{name}, over its bound, made rows", share, least, 1 + ROUNDING))
+    for n, lead in ((2, 0.1), (3, 1.0), (5000, 40.0)):
+        ratios = gap_ratios(lone_row(n, lead).sort(-1).values)
+        where = f"one key {lead:g} over {n - 1:,}"
+        comparisons += [
+            near(f"Lambda of {where}", 1 / float(ratios.amin()), math.log(n) / lead, ROUNDING),
+            near(f"contact index of {where}", int(contact_index(ratios)), n, 0.0),
+        ]
+    return Finding(comparisons)
+
+
+def over_bounds(ordered: Tensor) -> Tensor:
+    """The largest share of each of BOUNDS in rows of ascending logits [..., K], all RATIOS: [4]; NaN if it has none."""
+    ratios = gap_ratios(ordered)
+    kept = (ratios.amin(-1) > 0) & ratios.amin(-1).isfinite()  # no tie at the top, two keys or more
+    if not bool(kept.any()):
+        return torch.full((len(BOUNDS),), torch.nan)
+    lambda_R1, ln_k_R = 1 / ratios[kept].amin(-1, keepdim=True), contact_index(ratios[kept]).double().log()
+    gaps_RK, shares = ordered[kept][:, -1:] - ordered[kept], torch.zeros(len(BOUNDS), dtype=torch.float64)
+    for r in RATIOS:
+        p_RK = (-r * lambda_R1 * gaps_RK).softmax(-1)
+        lead_R = p_RK[:, -1] - p_RK[:, -2]
+        measured = (1 / p_RK[:, -1], entropy_of_weights(p_RK), lead_R, lead_R)
+        for place, (value_R, (bound, _)) in enumerate(zip(measured, BOUNDS.values(), strict=True)):
+            if (r > 1) == (place < 2):
+                shares[place] = torch.maximum(shares[place], (value_R / bound(r, ln_k_R)).max())
+    return shares
 
 
 STEP, KEYS = 1e-4, 64

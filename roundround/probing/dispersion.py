@@ -23,8 +23,10 @@ from roundround.kernels.row_measures import (
     entropy_bound,
     entropy_of_logits,
     entropy_of_weights,
-    extreme_logits,
+    extremes_of,
+    gap_ratios,
     largest_weight_bound,
+    ordered_logits,
     spread_of_weights,
 )
 from roundround.probing.probed_model import watching
@@ -40,7 +42,10 @@ MEASURES = (
     "ln_n",  # nats: the entropy of a uniform row
     "entropy_bound",  # nats: the least entropy at this ratio (Lemma 2.1: ln n - delta, delta = ln (max / min weight))
     "largest_weight_bound",  # the largest weight possible at this ratio (Lemma 2.1: exp(delta) / n)
+    "gap_counting",  # Lambda: 1 / mean of 1 / Lambda, of the logits before any temperature; rows of two keys or more
+    "collapsed",  # 1 if Lambda of the logits behind the row's weights is below 1, else 0; rows of two keys or more
 )
+OF_GAPS = MEASURES[-2:]
 
 
 class Dispersion:
@@ -49,6 +54,7 @@ class Dispersion:
     The number of visible keys decides the bin of a row. `entropy_bound` and `largest_weight_bound` come from Lemma 2.1
     of arXiv:2410.01104. The lemma needs the spread of the logits behind a row's weights. For a softmax these are the
     logits after its temperature or cap. For any other normaliser the logarithms of its weights take their place.
+    `collapsed` needs the same logits, see `gap_ratios`.
     """
 
     def __init__(self, beta_at: Callable[[Tensor], Tensor], layers: Sequence[int], n_heads: int, longest: int) -> None:
@@ -86,6 +92,8 @@ class Dispersion:
         values["entropy_bound"] = entropy_bound(ln_n_BHQ, spread)
         values["largest_weight_bound"] = largest_weight_bound(ln_n_BHQ, spread)
         for name, value_BHQ in values.items():
+            if name in OF_GAPS:
+                value_BHQ = value_BHQ.where(n_visible[:, None] > 1, 0.0)
             self.sums_LHN[name][layer] += torch.einsum("bhq,bqn->hn", value_BHQ.double(), place_BQN).cpu()
         self.n_rows_LN[layer] += place_BQN.sum((0, 1)).cpu()
 
@@ -98,11 +106,16 @@ class Dispersion:
 
     def means_LH(self, name: str) -> Tensor:
         """Mean of the measure `name` over all rows of each layer and head."""
-        return self.sums_LHN[name].sum(-1) / self.n_rows_LN.sum(-1)[:, None]
+        first = int(name in OF_GAPS)  # the first bin has the rows of one key, which have no gap
+        means_LH = self.sums_LHN[name][..., first:].sum(-1) / self.n_rows_LN[:, first:].sum(-1)[:, None]
+        return 1 / means_LH if name == "gap_counting" else means_LH
 
     def means_LHN(self, name: str) -> Tensor:
         """Mean of the measure `name` over the rows of each bin; NaN for a bin without rows."""
-        return self.sums_LHN[name] / self.n_rows_LN[:, None]
+        means_LHN = self.sums_LHN[name] / self.n_rows_LN[:, None]
+        if name in OF_GAPS:
+            means_LHN[..., 0] = torch.nan
+        return 1 / means_LHN if name == "gap_counting" else means_LHN
 
     def active_range(self) -> tuple[float, float] | None:
         """Smallest and largest entropy from 0 to 20 nats at which beta exceeds 1; None if there is no such entropy."""
@@ -145,10 +158,10 @@ def row_measures(
     bias: Bias | None,
     rows: Mapping[str, Tensor],
 ) -> dict[str, Tensor]:
-    """Measures of each row, every one [B, H, Q]: entropy, largest_weight, logit_spread, plain_entropy, spread_behind.
+    """Measures of each row, [B, H, Q] each: those in MEASURES that need logits, plain_entropy and spread_behind.
 
-    logit_spread: the spread of the logits before any temperature. plain_entropy: the entropy of the plain softmax.
-    spread_behind: the spread of the logits behind the weights, as `Dispersion` describes them. The entropies of the
+    plain_entropy: the entropy of the plain softmax. spread_behind: the spread of the logits behind the weights, as
+    `Dispersion` describes them. gap_counting: 1 / Lambda, which is 0 where Lambda is infinite. The entropies of the
     plain softmax and of a row-scaled softmax come from a fused pass if there is one. All other measures come from
     logits, which are computed in blocks of rows.
     """
@@ -157,18 +170,24 @@ def row_measures(
     for a, b in reversed(query_blocks(q_BHQC, keys, bias)):  # the largest first: the others reuse its memory
         logits, visible = logits_of_rows(q_BHQC, k_BGKC, scale, keys, bias, a, b)
         logits = at_least_float32(logits)
-        largest, smallest = extreme_logits(logits, visible)
+        ordered = ordered_logits(logits, visible)
+        largest, smallest = extremes_of(ordered, visible)
         plain_block = entropy_of_logits(logits, visible) if plain is None else plain[:, :, a:b]
-        found = {"logit_spread": largest - smallest, "plain_entropy": plain_block[..., 0]}
+        inverse = gap_ratios(ordered).amin(-1)
+        found = {"logit_spread": largest - smallest, "plain_entropy": plain_block[..., 0], "gap_counting": inverse}
         if own is not None and own_beta is not None:
             entropy, log_sum_exp = (value[:, :, a:b, 0] for value in own)
             beta_BHQ = own_beta[:, :, a:b, 0]
             top = torch.maximum(beta_BHQ * largest, beta_BHQ * smallest)  # a learned beta may be negative
             behind = beta_BHQ.abs() * (largest - smallest)
+            if bool((beta_BHQ < 0).any()):  # the smallest logit gets the largest weight
+                inverse = inverse.where(beta_BHQ >= 0, gap_ratios(ordered_logits(-logits, visible)).amin(-1))
+            found["collapsed"] = beta_BHQ.abs() * inverse > 1
             found |= {"entropy": entropy, "largest_weight": (top - log_sum_exp).exp(), "spread_behind": behind}
         else:
             alpha = softmax.weights(logits, visible, rows_between(rows, visible, a, b))
             behind = spread_of_weights(alpha, visible)
+            found["collapsed"] = gap_ratios(ordered_logits(alpha.log(), visible)).amin(-1) > 1
             found |= {"entropy": entropy_of_weights(alpha), "largest_weight": alpha.amax(-1), "spread_behind": behind}
         for name, value in found.items():
             blocks.setdefault(name, []).append(value)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from roundround.kernels.keys import Keys
-from roundround.probing.dispersion import fused_entropies
+from roundround.probing.dispersion import OF_GAPS, fused_entropies
 from roundround.probing.layout import KINDS, N_ROWS, Layout, PairNorms, SelfTest, stacked
 from roundround.probing.probed_model import ProbedModel, run, watching
 from roundround.probing.rows import (
@@ -29,6 +29,7 @@ from roundround.softmax.base import AttentionSoftmax
 from roundround.softmax.row_scale import RowScale
 from roundround.support.errors import UserError
 
+OF_ROWS = ("entropy", "largest_weight", "logit_spread", "ln_n", *OF_GAPS)
 QUERIES_AT_ONCE = 2**23  # elements: 32 MiB of float32; the entropies need several copies
 SHARED_BATCH_MAX_TOKENS = 256  # with longer texts the self-test and the prompt get a batch of their own
 BATCH_TOKENS = 2048  # tokens of a batch: the memory of a probe depends on this number, not on how much text it reads
@@ -106,7 +107,8 @@ class Probe:
         the first of each text. places: the share of the weight at each of PLACES, [L, H, 7]. places_without_<band>:
         these shares after one band of frequencies is taken away. logit_by_pair: the mean contribution of each pair to
         the logits at each distance, [L, H, P, D]. distances: these distances between query and key in tokens, [D].
-        entropy, largest_weight, logit_spread, ln_n: the means over rows, [L, H]. rotated_share_of_logits: see
+        entropy, largest_weight, logit_spread, ln_n, gap_counting, collapsed: the means over rows, [L, H], as in
+        `Dispersion`. rotated_share_of_logits: see
         `RowStatistics.rotated_shares`, [L, H]. What depends on frequencies is missing if no layer rotates.
         """
         found: dict[str, list[Tensor]] = {}
@@ -118,7 +120,7 @@ class Probe:
                 found[f"{kind}_{measure}_without_first"] = self.norms.mean(kind, measure, first_token=False)
         if self.rows is not None:
             found["places"] = self.rows.places()
-            found |= {name: self.rows.per_row(name) for name in ("entropy", "largest_weight", "logit_spread", "ln_n")}
+            found |= {name: self.rows.per_row(name) for name in OF_ROWS}
         if self.rows is not None and self.rotates:
             found |= {f"places_without_{band}": self.rows.places(band) for band in BANDS[1:]}
             found["logit_by_pair"] = self.rows.split()

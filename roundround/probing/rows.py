@@ -23,9 +23,16 @@ from torch import Tensor
 from roundround.kernels.blocks import logits_of_rows, rows_between
 from roundround.kernels.keys import Keys
 from roundround.kernels.precision import at_least_float32
-from roundround.kernels.row_measures import entropy_of_weights, extreme_logits
+from roundround.kernels.row_measures import (
+    entropy_of_weights,
+    extreme_logits,
+    extremes_of,
+    gap_ratios,
+    ordered_logits,
+)
 from roundround.kernels.sdpa import repeated
 from roundround.model.decoder import Decoder
+from roundround.probing.dispersion import OF_GAPS
 from roundround.probing.layout import Layout, add_to, stacked
 from roundround.probing.probed_model import ProbedModel, run, watching
 from roundround.probing.texts import maximum_prompt
@@ -157,7 +164,7 @@ def unchanged(logits_HRK: Tensor, rows_R: Tensor) -> Tensor:
 
 
 class RowStatistics:
-    """For each head: shares of weight by place, entropy, largest weight, logit spread, and logits by channel pair.
+    """For each head: shares of weight by place, measures of rows (`per_row`), and logits by channel pair.
 
     The weight of a row is divided among PLACES. diagonal: the row's own token. previous: the token before it. sink: the
     first token of the text, and any other token that most later rows prefer. offset: the one distance from 2 to
@@ -239,12 +246,17 @@ class RowStatistics:
                 add_to(sums, f"{name}, without {band}", (value_HR * late).sum(1))
             if not number:
                 add_to(sums, "n_all_rows", torch.tensor(float(len(rows_R))))
-                largest_HR, smallest_HR = extreme_logits(logits_HRK, visible_RK)
-                ln_n_HR = visible_RK.sum(-1).to(alpha_HRK.dtype).log().expand_as(largest_HR)
+                ordered_HRK, n_R = ordered_logits(logits_HRK, visible_RK), visible_RK.sum(-1)
+                largest_HR, smallest_HR = extremes_of(ordered_HRK, visible_RK)
+                ln_n_HR = n_R.to(alpha_HRK.dtype).log().expand_as(largest_HR)
+                own_HR = gap_ratios(ordered_logits(alpha_HRK.log(), visible_RK)).amin(-1)  # with the row's temperature
                 add_to(sums, "entropy", entropy_of_weights(alpha_HRK).sum(1))  # nats, of weights that sum to one
                 add_to(sums, "largest_weight", alpha_HRK.amax(-1).sum(1))
                 add_to(sums, "logit_spread", (largest_HR - smallest_HR).sum(1))  # of visible keys
                 add_to(sums, "ln_n", ln_n_HR.sum(1))
+                add_to(sums, "gap_counting", gap_ratios(ordered_HRK).amin(-1).where(n_R > 1, 0.0).sum(1))
+                add_to(sums, "collapsed", ((own_HR > 1) & (n_R > 1)).sum(1))
+                add_to(sums, "n_of_gaps", (n_R > 1).sum())
         if layout.is_mixed:
             channels = layout.rotated_channels.to(q_HRC.device)
             rotated_HRK = q_HRC[..., channels] @ k_HKC[..., channels].mT
@@ -263,8 +275,12 @@ class RowStatistics:
         add_to(sums, "n_by_distance", torch.stack(n_D))
 
     def per_row(self, name: str) -> list[Tensor]:
-        """Mean over all sampled rows of `entropy`, `largest_weight`, `logit_spread` or `ln_n`: [H] for every layer."""
-        return [sums[name] / sums["n_all_rows"] for sums in self.sums]
+        """Mean of a measure over all sampled rows that have it: [H] for every layer.
+
+        name: `entropy`, `largest_weight`, `logit_spread`, `ln_n`, `gap_counting` or `collapsed`.
+        """
+        means = [sums[name] / sums["n_of_gaps" if name in OF_GAPS else "n_all_rows"] for sums in self.sums]
+        return [1 / mean_H for mean_H in means] if name == "gap_counting" else means
 
     def split(self) -> list[Tensor]:
         """Mean contribution of every pair to the logit at each of `distances`: [H, P, D] for every layer.

@@ -23,6 +23,8 @@ DISPERSION = {  # metric: label
     "entropy": "entropy of a row (nats)",
     "largest_weight": "largest weight of a row",
     "logit_spread": "logit spread (nats)",
+    "gap_counting": "gap counting number Lambda",
+    "collapsed": "share of collapsed rows",
 }
 WITH_INTERVAL = ("exact_match", "token_accuracy", "string_match", "output_match")
 ANSWERS = (*WITH_INTERVAL, "error_rate", "nats_per_token")  # of a task, at each length
@@ -279,7 +281,7 @@ def dispersion(records: Sequence[Record], x_label: str) -> list[Panel]:
         drawn = sorted(layers.items())[:: -(-len(layers) // MOST_LAYERS)] if layers else []
         curves = [mean_of(f"layer {layer}", heads, style) for style, (layer, heads) in enumerate(drawn)]
         ticks = sorted({length for heads in layers.values() for length in heads})
-        most = 1.0 if metric == "largest_weight" else None
+        most = 1.0 if metric in ("largest_weight", "collapsed") else None
         panels.append(Panel(x_label, label, curves, "x", label.capitalize(), possible=(0.0, most), x_ticks=ticks))
     return panels
 

@@ -285,7 +285,7 @@ def table_of_dispersion(by_length: Mapping[int, Dispersion], *, name: str) -> Ta
     name: the heading of the column of lengths.
     """
     title, heads = "dispersion: the lowest and the highest head of each layer", ("entropy", "of ln n", "top weight")
-    shown = Table(name, "layer", *heads, "logit spread", "active rows", title=title)
+    shown = Table(name, "layer", *heads, "logit spread", "active rows", "Lambda", "collapsed", title=title)
     for length, dispersion in by_length.items():
         means = {measure: dispersion.means_LH(measure) for measure in MEASURES}
         columns = [
@@ -294,6 +294,8 @@ def table_of_dispersion(by_length: Mapping[int, Dispersion], *, name: str) -> Ta
             (means["largest_weight"], "{:.2f}"),
             (means["logit_spread"], "{:.1f}"),
             (means["in_active_range"], "{:.0%}"),
+            (means["gap_counting"], "{:.2f}"),
+            (means["collapsed"], "{:.0%}"),
         ]
         for place, layer in enumerate(dispersion.layers):
             ends = [(form.format(v[place].min()), form.format(v[place].max())) for v, form in columns]

@@ -30,7 +30,7 @@ ROOM = 800_000  # most characters of each part of the page's data that is stored
 WITHOUT = "places_without_"
 FIRST = "_without_first"
 SHARE = "share_on_"
-MEASURES = ("entropy", "largest_weight", "logit_spread")
+MEASURES = ("entropy", "largest_weight", "logit_spread", "gap_counting", "collapsed")
 CHANGE = "change"  # the share of the weight that moves when frequencies are set to zero
 NONE = "none"  # the `ablate` of measurements before frequencies are set to zero
 LETTERS = {"diagonal": "D", "previous": "P", "sink": "K", "offset": "O", "semantic": "S", "local": "L", "diffuse": "-"}
@@ -125,8 +125,9 @@ def view(files: RunFiles, records: list[Record]) -> View:
     scope = [f"Taken over {facts['texts']:,} texts with {facts['tokens']:,} tokens in all."] if "texts" in facts else []
     if heads:
         scope.append(
-            "Shares, largest weights and logit spreads are means over sampled rows with at least four tokens before "
-            "them; entropies are means over all rows, or over the sample if the normaliser has no fused form."
+            "Shares are means over sampled rows with at least four tokens before them. Largest weights, logit spreads, "
+            "gap counting numbers (1 / mean of 1 / Lambda) and shares of collapsed rows are means over all sampled "
+            "rows; entropies are means over all rows, or over the sample if the normaliser has no fused form."
         )
     return View([*sections, Section("Numbers", tables=tables, note=note)], scope, data, scripts)
 

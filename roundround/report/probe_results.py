@@ -23,6 +23,7 @@ from torch import Tensor
 from roundround.config.verb import FigureStyle
 from roundround.model.scoring import FEWEST, PositionLoss, bins, n_targets
 from roundround.probing.ablation import FEW, mark
+from roundround.probing.dispersion import OF_GAPS
 from roundround.probing.layout import KINDS, Layout, same, stacked
 from roundround.probing.probe import Probe
 from roundround.probing.rows import BANDS, PLACES, PromptRecord
@@ -73,7 +74,8 @@ def records(seen: Probe) -> list[dict[str, Any]]:
     The records of a layer are the share of the slowest quarter of pairs in the squared norm of queries and of keys, the
     strongest pair, and the norms of its rotated and its unrotated pairs. The records of a head are its label, the share
     of its weight on each kind of key (the first token, the row's own, the one before, ...), its entropy, its largest
-    weight, its logit spread, and the share of the rotated pairs in its logits. A layer without attention has its kind.
+    weight, its logit spread, its gap counting number, its share of collapsed rows, and the share of the rotated pairs
+    in its logits. A layer without attention has its kind.
     """
     found: list[dict[str, Any]] = [
         {"metric": "kind_of_layer", "layer": layer, "value": kind} for layer, kind in seen.others.items()
@@ -102,7 +104,7 @@ def records(seen: Probe) -> list[dict[str, Any]]:
                 for name, value in (("share", share), ("wavelength", layout.wavelength(pair)))
             ]
     if seen.rows is not None:
-        for name in ("largest_weight", "logit_spread", *(() if seen.entropies else ("entropy",))):
+        for name in ("largest_weight", "logit_spread", *OF_GAPS, *(() if seen.entropies else ("entropy",))):
             found += by_head(name, seen.layers, seen.rows.per_row(name))
         found += by_place(seen.layers, seen.rows.places())
         for layer, heads in enumerate(seen.labels()):
@@ -224,7 +226,7 @@ def head_table(seen: Probe) -> Table:
     """
     assert seen.rows is not None
     by_frequency = ("-slow", "-fast", "pair", "wave", "norm") if seen.rotates else ()
-    columns = ("label", "head", "share", *by_frequency, "entropy", "top", "spread")
+    columns = ("label", "head", "share", *by_frequency, "entropy", "top", "spread", "Lambda", "coll.")
     table = Table(*columns, title="heads that stand out", box=None, padding=(0, 1, 0, 0))
     about = (
         "-slow, -fast: the same share without the slowest or fastest quarter of the pairs; pair: the pair with the "
@@ -232,11 +234,13 @@ def head_table(seen: Probe) -> Table:
     )
     table.caption = (
         f"head: layer.head; share: share of the weight at the label's place; {about if seen.rotates else ''}entropy in "
-        "nats; top: largest weight; spread: spread of the logits"
+        "nats; top: largest weight; spread: spread of the logits; Lambda: gap counting number; coll.: share of "
+        "collapsed rows"
     )
     query_norms, offsets = seen.norms.mean("query", "norm"), seen.rows.offsets()
     entropies = seen.entropies or seen.rows.per_row("entropy")
-    weights, spreads = seen.rows.per_row("largest_weight"), seen.rows.per_row("logit_spread")
+    names = ("largest_weight", "logit_spread", *OF_GAPS)
+    weights, spreads, lambdas, collapsed = (seen.rows.per_row(name) for name in names)
     for layer, head, label, score in standing_out(seen, HEADS_SHOWN):
         place = seen.layers.index(layer)
         pair = int(query_norms[place][head].argmax())
@@ -254,6 +258,8 @@ def head_table(seen: Probe) -> Table:
             f"{float(entropies[place][head]):.2f}",
             f"{float(weights[place][head]):.2f}",
             f"{float(spreads[place][head]):.1f}",
+            f"{float(lambdas[place][head]):.2f}",
+            f"{float(collapsed[place][head]):.2f}",
         )
     return table
 

@@ -113,6 +113,10 @@ MUTATIONS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "half the spread in the bound on the entropy": (
         row_measures, "entropy_bound", lambda whole, ln_n, spread: whole(ln_n, spread / 2)
     ),
+    "a gap counting number a tenth too large": (row_measures, "gap_ratios", lambda whole, logits: whole(logits) / 1.1),
+    "a gap counting number a tenth too small": (row_measures, "gap_ratios", lambda whole, logits: whole(logits) * 1.1),
+    "a contact index counted from 0": (row_measures, "contact_index", lambda whole, ratios: whole(ratios) - 1),
+    "logits in descending order": (row_measures, "ordered_logits", lambda whole, *args: whole(*args).flip(-1)),
     "an entropy without the mean logit": (  # the log-sum-exp alone
         fused, "entropy_and_log_sum_exp", lambda whole, *args, **named: (whole(*args, **named)[1],) * 2
     ),
@@ -153,6 +157,10 @@ SEEN_BY = {  # checks that each mutation must fail; together they are all
     "softmax to the base of two": ["softmax.lemma_2_1"],
     "products of queries and keys twice as large": ["softmax.prop_3_1", "softmax.thm_2_2"],
     "half the spread in the bound on the entropy": ["softmax.lemma_2_1"],
+    "a gap counting number a tenth too large": ["softmax.gap_counting"],
+    "a gap counting number a tenth too small": ["softmax.gap_counting"],
+    "a contact index counted from 0": ["softmax.gap_counting"],
+    "logits in descending order": ["softmax.gap_counting"],
     "an entropy without the mean logit": ["softmax.streaming_entropy"],
 }
 
@@ -193,6 +201,19 @@ def cases() -> Iterator[Any]:
 def test_a_mutation_is_seen(mutation: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     mutate(monkeypatch, mutation)
     assert CHECKS[name]().of_statement == "FAILS"
+
+
+@pytest.mark.parametrize("larger", [False, True])
+@pytest.mark.parametrize("name", softmax.BOUNDS)
+def test_another_constant_in_a_bound_of_the_gap_counting_number_is_seen(
+    name: str, larger: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bound, least = softmax.BOUNDS[name]
+    factor = 1.05 if larger else 0.99 * least  # less than what rows attain
+    monkeypatch.setitem(softmax.BOUNDS, name, (lambda r, ln_k: factor * bound(r, ln_k), least))
+    failed = [c.what for c in CHECKS["softmax.gap_counting"]().comparisons if c.verdict == "differs"]
+    assert failed
+    assert all(what.startswith(f"{name}, over its bound") for what in failed)
 
 
 @pytest.fixture(scope="module")

@@ -10,14 +10,25 @@ from itertools import pairwise
 import pytest
 import torch
 from conftest import Done
-from helpers_attention import KEYS, SCALE, changed, encoding_of, inputs, layer_bias, mask_by_loop, shape_of
+from helpers_attention import (
+    KEYS,
+    SCALE,
+    changed,
+    encoding_of,
+    gaps_by_loop,
+    inputs,
+    layer_bias,
+    mask_by_loop,
+    shape_of,
+)
 from scipy.stats import entropy as shannon
 from torch import Tensor, nn
 
 from roundround.kernels import blocks
 from roundround.kernels.keys import Keys
+from roundround.kernels.row_measures import contact_index, extreme_logits, extremes_of, gap_ratios, ordered_logits
 from roundround.probing import dispersion as dispersion_module
-from roundround.probing.dispersion import MEASURES, Dispersion, watched
+from roundround.probing.dispersion import MEASURES, OF_GAPS, Dispersion, watched
 from roundround.softmax.adaptive_temperature import PUBLISHED, AdaptiveTemperature, inverse_temperature
 from roundround.softmax.base import AttentionSoftmax
 from roundround.softmax.entmax15 import Entmax15
@@ -49,6 +60,12 @@ def measured(softmax: AttentionSoftmax, keys: Keys, bias: str | None, tensors: l
         bias_of_rows = layer_bias(encoding_of(bias).double(), keys, q, k)
         softmax(q, k, v, scale=SCALE, keys=keys, bias=bias_of_rows, rows={})
     return seen
+
+
+def mean_by_loop(rows: list[dict[str, Tensor]], name: str) -> Tensor:
+    """Over the rows that have a value, [H]."""
+    mean_H = torch.stack([row[name] for row in rows if row["n"] > 1 or name not in OF_GAPS]).double().mean(0)
+    return 1 / mean_H if name == "gap_counting" else mean_H
 
 
 @torch.no_grad()
@@ -83,6 +100,8 @@ def by_loop(softmax: AttentionSoftmax, keys: Keys, bias: str | None, tensors: li
                     "ln_n": torch.full_like(delta, math.log(n)),
                     "entropy_bound": (math.log(n) - behind).clamp(min=0),
                     "largest_weight_bound": (behind.exp() / n).clamp(max=1),
+                    "gap_counting": torch.tensor([gaps_by_loop(head.tolist())[0] for head in e]),
+                    "collapsed": torch.tensor([float(gaps_by_loop(head.tolist())[0] > 1) for head in w.log()]),
                 }
             )
     return rows
@@ -103,7 +122,7 @@ def test_the_stream_equals_a_loop_over_rows(
     seen, rows = measured(softmax, keys, bias, tensors), by_loop(softmax, keys, bias, tensors)
     assert seen.n_rows_LN.sum() == len(rows)
     for name_of_measure in MEASURES:
-        expected_H = torch.stack([row[name_of_measure] for row in rows]).mean(0)
+        expected_H = mean_by_loop(rows, name_of_measure)
         torch.testing.assert_close(seen.means_LH(name_of_measure)[0], expected_H, msg=name_of_measure)
 
 
@@ -115,8 +134,13 @@ def test_rows_are_put_into_bins_by_the_keys_they_see() -> None:
     for i, (below, largest) in enumerate(pairwise([0, *seen.largest_n])):
         inside = [row for row in rows if below < row["n"] <= largest]
         assert seen.n_rows_LN[0, i] == len(inside)
-        entropy_H = torch.stack([row["entropy"] for row in inside]).mean(0)
-        torch.testing.assert_close(seen.means_LHN("entropy")[0, :, i], entropy_H)
+        torch.testing.assert_close(seen.means_LHN("entropy")[0, :, i], mean_by_loop(inside, "entropy"))
+        for name in OF_GAPS:
+            found_H = seen.means_LHN(name)[0, :, i]
+            if i:
+                torch.testing.assert_close(found_H, mean_by_loop(inside, name))
+            else:
+                assert found_H.isnan().all(), "one key has no gap"
 
 
 @pytest.mark.parametrize("name", ["adaptive", "ssmax", "sink", "entmax15", "sigmoid"])
@@ -128,6 +152,59 @@ def test_no_mean_of_any_normaliser_breaks_the_lemma(name: str) -> None:
     entropy, largest = seen.means_LHN("entropy"), seen.means_LHN("largest_weight")
     assert (entropy >= seen.means_LHN("entropy_bound") - 1e-12)[~entropy.isnan()].all()
     assert (largest <= seen.means_LHN("largest_weight_bound") + 1e-12)[~largest.isnan()].all()
+
+
+LOGITS = {
+    "normal": lambda n: torch.randn(7, n),
+    "long tail": lambda n: torch.randn(7, n).pow(3),
+    "in steps, with ties": lambda n: torch.randint(0, 4, (7, n)),
+    "tied at the top": lambda n: torch.randn(7, n).clamp(max=0),
+    "equal": lambda n: torch.full((7, n), 2.5),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("n_keys", [1, 2, 3, 17, 63, 64, 65, 300])
+@pytest.mark.parametrize("kind", LOGITS)
+def test_the_gap_counting_number_is_that_of_a_loop_over_sorted_keys(kind: str, n_keys: int, dtype: torch.dtype) -> None:
+    torch.manual_seed(n_keys)
+    logits, visible = LOGITS[kind](n_keys).to(dtype), torch.rand(7, n_keys) < 0.7
+    visible[0], visible[1, 2:], visible[2] = True, False, False
+    before, ordered = logits.clone(), ordered_logits(logits, visible)
+    ratios = gap_ratios(ordered)
+    expected = [gaps_by_loop(row[seen].tolist()) for row, seen in zip(logits, visible, strict=True)]
+    least = ratios.amin(-1).double()
+    torch.testing.assert_close(
+        least[visible.any(-1)], torch.tensor([one for one, _ in expected]).double()[visible.any(-1)]
+    )
+    assert least[~visible.any(-1)].isnan().all()
+    for found, right in zip(extremes_of(ordered, visible), extreme_logits(logits, visible), strict=True):
+        assert torch.equal(found, right)
+    if dtype == torch.float64:  # where float32 rounds, two ratios may change places
+        indices = contact_index(ratios).tolist()
+        assert [k for k, (_, right) in zip(indices, expected, strict=True) if right] == [k for _, k in expected if k]
+    assert torch.equal(logits, before)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_row_with_a_logit_that_is_no_number_has_no_gap_counting_number(bad: float) -> None:
+    logits, visible = torch.randn(3, 9), torch.ones(3, 9, dtype=torch.bool)
+    logits[:2, 4] = bad
+    visible[1, 4] = False
+    ratios = gap_ratios(ordered_logits(logits, visible))
+    assert ratios.amin(-1).isnan().tolist() == [True, False, False]
+    assert contact_index(ratios)[0] == 0
+
+
+def test_a_head_upside_down_is_collapsed_onto_its_smallest_logits() -> None:
+    seen = {}
+    for s in (3.0, -3.0):
+        ssmax = SSMax(shape_of(2), s=1.0, bias=False, scaled_heads=None).double().requires_grad_(False)
+        ssmax.s.fill_(s)
+        q, k, v, rest = inputs(KEYS["plain causal"], 2)
+        seen[s] = measured(ssmax, KEYS["plain causal"], None, [q if s > 0 else -q, k, v, rest]).means_LH("collapsed")
+    torch.testing.assert_close(seen[3.0], seen[-3.0])
+    assert (seen[3.0] > 0).all()
 
 
 def test_watching_changes_nothing() -> None:

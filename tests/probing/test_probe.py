@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import STORIES, option, variants_alone
+from helpers_attention import gaps_by_loop
 from helpers_hf import Words, some_tokens, tiny
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
@@ -202,6 +203,13 @@ def test_places_and_entropy_equal_a_loop_over_the_models_own_weights(name: str) 
         largest_H = torch.stack([row_HK.amax(-1) for row_HK in rows_HK]).mean(0)
         torch.testing.assert_close(seen.rows.per_row("entropy")[layer], entropy_H, rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(seen.rows.per_row("largest_weight")[layer], largest_H, rtol=1e-4, atol=1e-4)
+        inverse_NH = [[gaps_by_loop([w for w in row.log().tolist() if w > -math.inf])[0] for row in row_HK]
+                      for row_HK in rows_HK if row_HK.shape[1] > 1]  # fmt: skip
+        of_gaps = {"collapsed": (torch.tensor(inverse_NH) > 1).double().mean(0)}
+        if name != "gemma2":  # its weights are of capped logits
+            of_gaps["gap_counting"] = 1 / torch.tensor(inverse_NH, dtype=torch.float64).mean(0)
+        for measure, expected_H in of_gaps.items():
+            torch.testing.assert_close(seen.rows.per_row(measure)[layer], expected_H, rtol=1e-3, atol=1e-4)
         if seen.entropies is not None:
             torch.testing.assert_close(seen.entropies[layer], entropy_H, rtol=1e-4, atol=1e-4)
 
@@ -250,7 +258,7 @@ def test_a_run_is_probed_with_any_encoding(pe: str) -> None:
     arrays, metrics = seen.arrays(), {record["metric"] for record in report.records(seen)}
     rotates = draws or any(map(torch.any, probed.tables()))
     assert seen.rotates == rotates == ("frequencies" in arrays) == ("share_of_slowest_quarter" in metrics)
-    assert metrics >= {"label", "norm", "logit_spread"}
+    assert metrics >= {"label", "norm", "logit_spread", "gap_counting", "collapsed"}
     assert rotates or not {"logit_by_pair", "places_without_slowest"} & {*arrays}
 
 

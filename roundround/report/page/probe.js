@@ -97,7 +97,7 @@ function drawHead() {
   document.getElementById("panel").hidden = false;
   document.getElementById("head-title").textContent =
     `Layer ${layer}, head ${head}: ${about.label}, ${about.share.toFixed(2)} of the weight`;
-  const numbers = { entropy: "entropy (nats)", largest_weight: "largest weight", logit_spread: "logit spread (nats)", change: "weight that goes elsewhere" };
+  const numbers = { entropy: "entropy (nats)", largest_weight: "largest weight", logit_spread: "logit spread (nats)", gap_counting: "gap counting number", collapsed: "share of collapsed rows", change: "weight that goes elsewhere" };
   const list = Object.entries(numbers).filter(([key]) => key in about);
   document.getElementById("head-numbers").replaceChildren(
     ...list.map(([key, name]) => html("div", {}, html("dt", {}, name), html("dd", {}, shown(about[key])))),
