@@ -23,6 +23,7 @@ from roundround.model.gate import OutputGate
 from roundround.model.mix import Earlier, TokenMix
 from roundround.model.qk_norm import QueryKeyNorm
 from roundround.pe.base import PositionalEncoding
+from roundround.pe.nope import NoPE
 from roundround.softmax.base import AttentionSoftmax
 
 SIZES = ("window", "chunk", "n_key_heads", "head_dim", "theta", "logit_scale")  # of a kind of layer
@@ -90,6 +91,9 @@ class Attention(AttentionLayer):
         self.gate = None if kind.make_gate is None else kind.make_gate(shape)
         self.widths = {"queries": n_queries, "keys": n_keys, "values": n_keys}
 
+    def check(self, encoding: PositionalEncoding) -> None:
+        check_order(self.softmax, encoding)
+
     def forward(
         self,
         x_BTD: Tensor,
@@ -125,6 +129,15 @@ class Attention(AttentionLayer):
             out_BHTC = self.gate(out_BHTC, x_BTD, v_BGTC)
         out: Tensor = self.o_proj(out_BHTC.transpose(1, 2).flatten(2))
         return out
+
+
+def check_order(softmax: AttentionSoftmax, encoding: PositionalEncoding) -> None:
+    """Raises ValueError if the normaliser takes positions from the order of the keys and an encoding adds others."""
+    if softmax.orders_keys and type(encoding) not in (NoPE, PositionalEncoding):
+        raise ValueError(
+            f"{type(softmax).__name__} takes positions from the order of the keys and cannot be combined with "
+            f"{type(encoding).__name__}; give pe=nope"
+        )
 
 
 def heads(x_BTW: Tensor, n_channels: int) -> Tensor:
