@@ -17,7 +17,7 @@ from roundround.softmax.base import AttentionSoftmax
 
 @final
 class StickBreaking(AttentionSoftmax):
-    """From the latest key back, each key takes a share of what the later keys left; the query's own token gets the rest.
+    """From the latest key back, each key takes a share of what later keys left; the query's own token gets the rest.
 
     alpha_j = sigmoid(e_j) prod_{j<l<i} (1 - sigmoid(e_l)) for j < i, alpha_i = prod_{l<i} (1 - sigmoid(e_l))
 

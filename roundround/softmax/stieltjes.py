@@ -24,8 +24,9 @@ class Stieltjes(AttentionSoftmax):
     alpha_j = (lambda - e_j)^(-q), lambda > max_l e_l such that the weights sum to one
 
     It is alpha-entmax of q e with alpha = 1 - 1 / q, below 1 (Peters et al. 2019, arXiv:1905.05702, equation 10). The
-    form with a power is of jtaylor-eng/probability-simplex-mappings, `mappings/stieltjes.py`; that code takes three
-    Newton steps, and its rows sum to between 1.3 and 1,900. Here lambda is computed to the last digit.
+    form with a power is from jtaylor-eng/probability-simplex-mappings, `mappings/stieltjes.py`. That code takes three
+    Newton steps from lambda - max = 1.1: at q 1, its rows of 1,024 normal logits sum to 31 to 37. Here lambda is
+    computed to the last digit.
     """
 
     cost_in_blocks: ClassVar[float] = 20
@@ -37,18 +38,18 @@ class Stieltjes(AttentionSoftmax):
         self.q = q
 
     def normalise(self, logits_BHQK: Tensor, visible_B1QK: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
-        alpha: Tensor = InversePower.apply(logits_BHQK.masked_fill(~visible_B1QK, -torch.inf), self.q)
-        return alpha
+        seen = logits_BHQK.masked_fill(~visible_B1QK, -torch.inf)
+        return InversePower.apply(seen, self.q)  # type: ignore[no-any-return, no-untyped-call]
 
 
 class InversePower(torch.autograd.Function):
     """apply(logits, q) gives (lambda - logits)^(-q) with the lambda at which it sums to one over the last axis.
 
-    A logit of -inf has the weight 0; a row without a finite logit is NaN. Newton's steps search
-    u = lambda - max - 1, from 0, on S(u)^(-1/q) - 1, where S is the sum of the weights. This function is increasing and
-    concave in u, so the steps rise to its root and never pass it. From 2 to 100,000 keys, equal ones, normal, Cauchy,
-    linear and geometric ones of any spread, and one above many equal ones, S is right to the last digit of float64 after
-    10 steps for q 1, 8 for q 1.5, 7 for q 2, 5 for q 4 and 4 for q 16.
+    A logit of -inf has the weight 0; a row without a finite logit is NaN. Newton's steps search the root of
+    S(u)^(-1/q) - 1, where S is the sum of the weights and u = lambda - max - 1, from u = 0. This function is increasing
+    and concave in u, so the steps rise to its root and never pass it. For 2 to 100,000 logits (equal, normal with
+    spreads of 1e-3 to 1e4, Cauchy, linear, geometric, one above many equal ones), S is right to the last digit of
+    float64 after 10 steps for q 1, 8 for q 1.5, 7 for q 2, 5 for q 4 and 4 for q 16.
     """
 
     @staticmethod

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import option, variants_alone
+from conftest import beside, option, variants_alone
 from helpers_attention import covering
 from omegaconf import OmegaConf
 from torch import Tensor, nn
@@ -24,7 +24,10 @@ from roundround.trained.models import build_decoder
 SMALL = {"d_model": 32, "n_layers": 2, "n_heads": 4, "n_key_heads": 2, "d_mlp": 24, "train_length": 64}
 MIXES = [name for name in variants_alone("mix") if name != "none"]
 ENCODINGS, NORMALISERS = variants_alone("pe"), variants_alone("softmax")
-PAIRS = [*product(["latent", *MIXES], ENCODINGS, ["softmax"]), *product(["latent", "canon"], ["rope"], NORMALISERS)]
+PAIRS = [
+    *product(["latent", *MIXES], ENCODINGS, ["softmax"]),
+    *((layer, beside(name), name) for layer, name in product(["latent", "canon"], NORMALISERS)),
+]
 ALONE = {
     **{f"mix={name}": {"mix": name, "pe": "nope"} for name in MIXES},
     "rope_values": {"pe": "rope_values"},
