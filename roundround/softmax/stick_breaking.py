@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from roundround.softmax.base import AttentionSoftmax
+from roundround.softmax.base import AttentionSoftmax, exp_or_zero
 
 
 @final
@@ -29,15 +29,15 @@ class StickBreaking(AttentionSoftmax):
     """
 
     orders_keys: ClassVar[bool] = True
-    cost_in_blocks: ClassVar[float] = 10
+    cost_in_blocks: ClassVar[float] = 9
 
     def normalise(self, logits_BHQK: Tensor, visible_B1QK: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
         n_from_here_B1QK = visible_B1QK.flip(-1).cumsum(-1).flip(-1)
         own_B1QK = visible_B1QK & (n_from_here_B1QK == 1)
-        # at -inf a key takes nothing and leaves all, and neither passes a gradient
-        taken_BHQK = logits_BHQK.masked_fill(~visible_B1QK | own_B1QK, -torch.inf)
+        # at -80 a key takes nothing and leaves all; what is filled in passes no gradient
+        taken_BHQK = logits_BHQK.masked_fill(~visible_B1QK | own_B1QK, -80.0)
         log_left = F.logsigmoid(-taken_BHQK)
         # each sum leaves out its own key instead of subtracting it, which would round by the largest logit
         log_left_by_later = F.pad(log_left, (0, 1))[..., 1:].flip(-1).cumsum(-1).flip(-1)
-        alpha_BHQK = (F.logsigmoid(taken_BHQK) + log_left_by_later).exp()
-        return torch.where(own_B1QK, log_left.sum(-1, keepdim=True).exp(), alpha_BHQK)
+        alpha_BHQK = taken_BHQK.sigmoid() * exp_or_zero(log_left_by_later)
+        return torch.where(own_B1QK, exp_or_zero(log_left.sum(-1, keepdim=True)), alpha_BHQK)
