@@ -82,12 +82,13 @@ def test_a_patched_model_computes_the_formula(softmax: str, numbers: dict[str, f
 
 
 @pytest.mark.parametrize(
-    "softmax", ["adaptive_temperature", "ssmax", "entmax15", "top_k", "sink", "log_n", "as_entmax"]
+    "softmax",
+    ["adaptive_temperature", "ssmax", "entmax15", "top_k", "sink", "log_n", "as_entmax", "stieltjes", "stick_breaking"],
 )
 @pytest.mark.parametrize("name", ["llama", "gemma3_text", "gpt_neox"])
 def test_a_cache_changes_nothing(softmax: str, name: str) -> None:
     model, tokens = tiny(name), some_tokens(1, 6)
-    with rr.patch(model, softmax=softmax):
+    with rr.patch(model, softmax=softmax, pe=None if beside(softmax) == "rope" else "nope"):
         options = {"max_new_tokens": 12, "do_sample": False}
         with_cache = model.generate(tokens, **options)
         assert torch.equal(with_cache, model.generate(tokens, use_cache=False, **options))
