@@ -178,7 +178,8 @@ CASES = [
     *of_words("mistaken runs", [], MISTAKEN, given=("run", "maxkey-run")),
     *of_words("data", WITHOUT_DATA, ["data=nope", "data=wikitext103", "data=hub data.name=owner/name"]),
     *of_words("sweeps", [*TRAIN, "-m"], SWEEPS, leaves=True),
-    *of_words("good values", TRAIN, ["pe=alibi", "softmax=sink", "softmax=stick_breaking pe=nope", "optim=adam_l2"], codes=(0,)),
+    *of_words("good values", TRAIN, ["pe=alibi", "softmax=sink", "optim=adam_l2"], codes=(0,)),
+    *of_words("good values", TRAIN, ["softmax=stick_breaking pe=nope"], codes=(0,)),
     *of_words("good eval", EVAL, ["checkpoint=last", "stride=16"], codes=(0,), **RUN),
     *(
         Case(name=f"a foreign run: {what}, {verb}", args=args, prepare=damage, **RUN)
