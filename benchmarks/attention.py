@@ -47,6 +47,7 @@ N_HEADS, HEAD_DIM = 8, 64
 SCALE = HEAD_DIM**-0.5
 FUSED = ["softmax", "temperature", "log_n", "ssmax", "softmax1", "sink"]
 WHOLE_ROWS = ["entmax15", "sparsemax", "alpha_entmax", "as_entmax", "sigmoid", "softpick", "soft_cap", "top_k", "hard"]
+IN_BLOCKS = ["stieltjes", "stick_breaking"]
 WITH_BIAS = {"softmax + T5 bias": ("softmax", "t5_bias"), "softmax + KERPLE": ("softmax", "kerple")}
 WITH_BIAS |= {"softmax + FIRE": ("softmax", "fire"), "entmax15 + FIRE": ("entmax15", "fire")}
 WITH_BIAS |= {"sink + T5 bias": ("sink", "t5_bias"), "entmax15 + ALiBi": ("entmax15", "alibi")}
@@ -134,7 +135,7 @@ def implementations(n: int, device: torch.device, only: list[str]) -> dict[str, 
     made["softmax + FoX"] = ours("softmax", "fox", n, device)
     made["adaptive, full gradient + ALiBi"] = ours(trained, "alibi", n, device)
     if n <= WHOLE_ROWS_UP_TO:
-        made |= {name: ours(name, None, n, device) for name in WHOLE_ROWS}
+        made |= {name: ours(name, None, n, device) for name in (*WHOLE_ROWS, *IN_BLOCKS)}
         made |= {name: ours(*parts, n, device) for name, parts in WITH_BIAS.items()}
     if n <= DENSE_UP_TO:
         made["dense adaptive (the paper)"] = dense_adaptive

@@ -126,6 +126,11 @@ def class_of(group: str, name: str) -> Any:
     return getattr(importlib.import_module(module), attribute)
 
 
+def beside(softmax: str, pe: str = "rope") -> str:
+    """This encoding, or nope beside a normaliser that takes positions from the order of the keys."""
+    return "nope" if class_of("softmax", softmax).orders_keys else pe
+
+
 def own_variants() -> set[str]:
     """The names of the variants of --config-dir."""
     return {name for folder in OWN for group in CONTRACTED for name in options_in(Path(folder) / group)}

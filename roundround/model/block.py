@@ -23,6 +23,7 @@ from roundround.model.gate import OutputGate
 from roundround.model.mix import Earlier, TokenMix
 from roundround.model.qk_norm import QueryKeyNorm
 from roundround.pe.base import PositionalEncoding
+from roundround.pe.nope import NoPE
 from roundround.softmax.base import AttentionSoftmax
 
 SIZES = ("window", "chunk", "n_key_heads", "head_dim", "theta", "logit_scale")  # of a kind of layer
@@ -111,6 +112,9 @@ class MultiHeadAttention(AttentionLayer):
     def products(self, n_keys: int) -> int:
         return self.maps * super().products(n_keys)
 
+    def check(self, encoding: PositionalEncoding) -> None:
+        check_order(self.softmax, encoding)
+
     def forward(
         self,
         x_BTD: Tensor,
@@ -150,6 +154,15 @@ class MultiHeadAttention(AttentionLayer):
 @final
 class Attention(MultiHeadAttention):
     """Grouped-query attention (Ainslie et al. 2023, arXiv:2305.13245)."""
+
+
+def check_order(softmax: AttentionSoftmax, encoding: PositionalEncoding) -> None:
+    """Raises ValueError if the normaliser takes positions from the order of the keys and an encoding adds others."""
+    if softmax.orders_keys and type(encoding) not in (NoPE, PositionalEncoding):
+        raise ValueError(
+            f"{type(softmax).__name__} takes positions from the order of the keys and cannot be combined with "
+            f"{type(encoding).__name__}; give pe=nope"
+        )
 
 
 def heads(x_BTW: Tensor, n_channels: int) -> Tensor:

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from roundround.kernels.keys import AttentionShape, Keys
-from roundround.model.block import AttentionLayer, LayerKind, Mixed, heads
+from roundround.model.block import AttentionLayer, LayerKind, Mixed, check_order, heads
 from roundround.model.cache import LayerCache
 from roundround.pe.base import PositionalEncoding
 
@@ -68,6 +68,7 @@ class LatentAttention(AttentionLayer):
         self.encoding_shape = replace(shape, n_key_heads=1, head_dim=rotated)
 
     def check(self, encoding: PositionalEncoding) -> None:
+        check_order(self.softmax, encoding)
         if type(encoding).rotate_values is not PositionalEncoding.rotate_values:
             raise ValueError(
                 f"{type(encoding).__name__} rotates values, but latent attention keeps none; give another pe, or "

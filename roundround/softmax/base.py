@@ -53,6 +53,7 @@ class AttentionSoftmax(FinalVariants, nn.Module):
     that the model allows. count: the meaning of `n_visible`. With `visible`, `n_visible` is the number of visible keys;
     with `position`, it is the number of keys that the query would see without windows and chunks.
     sums_to_one: whether the weights of a row with a visible key always sum to one.
+    orders_keys: whether the weights depend on the order of the keys, so that a layer takes no encoding beside it.
     cost_in_blocks: the time of a forward pass over blocks of rows at 4,096 tokens, as a multiple of the time that the
     fused softmax takes (docs/inside/benchmarks_attention.md).
     """
@@ -60,6 +61,7 @@ class AttentionSoftmax(FinalVariants, nn.Module):
     window: int | None = None
     count: Count = "visible"
     sums_to_one: ClassVar[bool] = True
+    orders_keys: ClassVar[bool] = False
     cost_in_blocks: ClassVar[float]
     form: ClassVar[Form] = Form.OWN
 
@@ -263,3 +265,8 @@ def announce(message: str) -> None:
 def softmax_over_visible(logits_BHQK: Tensor, visible_B1QK: Tensor) -> Tensor:
     """exp(e_j) / sum_l exp(e_l) over the visible keys; NaN in a row without a visible key."""
     return logits_BHQK.masked_fill(~visible_B1QK, -torch.inf).softmax(-1)
+
+
+def exp_or_zero(x: Tensor) -> Tensor:
+    """exp(x), and 0 below -80: near and below the smallest float32, exp takes up to thirty times as long on a CPU."""
+    return F.threshold(x.clamp(min=-80.0).exp(), 2e-35, 0.0)

@@ -26,7 +26,8 @@ VALUES = [
     "pe._target_=os.system", "+pe.foo=1", "softmax=softmaxx", "softmax=top_k softmax.k=0", "tokenizer=nope",
     "tokenizer=bpe tokenizer.vocab_size=7", "tokenizer=hf tokenizer.name=$(touch_EXECUTED)", "data.held_out=2",
     "data.split_regex=(", "data.path=nope.txt", "data._target_=os.system", "logger=nope", "init=nope", "compile=maybe",
-    "pattern=gemma4 pattern.local.window=0", "qk_norm=nope", "gate=nope",
+    "pattern=gemma4 pattern.local.window=0", "qk_norm=nope", "gate=nope", "softmax=stick_breaking pe=rope",
+    "softmax=stieltjes softmax.q=0.5",
 ]  # fmt: skip
 WORDS = [
     "=1", "a=", "nonsense", "seed=${oc.env:NOPE}", "~nope", "+seed=1", "seed=1,2", "preset=", "pe=$(touch_EXECUTED)",
@@ -35,7 +36,7 @@ WORDS = [
 ]  # fmt: skip
 OF_EVAL = [
     "length=0", "stride=33", "bos=maybe", "device=foo", "checkpoint=../../x", "softmax=sink_", "pe=learned",
-    "data=text", "tasks=arc_easy", "model=tiny", "run=nope",
+    "data=text", "tasks=arc_easy", "model=tiny", "run=nope", "softmax=stick_breaking pe=rope",
 ]  # fmt: skip
 OF_PROBE = ["prompt=maximum ablate=lowest:0.5", "texts=foo", "length=1", "ablate=foo", "data=copy", "model=tiny"]
 OF_MAXKEY = ["test_sizes=[0]", "evaluate=nope", "min_items=0", "--temp nope", "seeds=0", "bfloat16=2", "run=nope"]
@@ -178,6 +179,7 @@ CASES = [
     *of_words("data", WITHOUT_DATA, ["data=nope", "data=wikitext103", "data=hub data.name=owner/name"]),
     *of_words("sweeps", [*TRAIN, "-m"], SWEEPS, leaves=True),
     *of_words("good values", TRAIN, ["pe=alibi", "softmax=sink", "optim=adam_l2"], codes=(0,)),
+    *of_words("good values", TRAIN, ["softmax=stick_breaking pe=nope"], codes=(0,)),
     *of_words("good eval", EVAL, ["checkpoint=last", "stride=16"], codes=(0,), **RUN),
     *(
         Case(name=f"a foreign run: {what}, {verb}", args=args, prepare=damage, **RUN)

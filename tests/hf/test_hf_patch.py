@@ -7,7 +7,7 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-from conftest import ROOT, STORIES
+from conftest import ROOT, STORIES, beside
 from helpers_hf import FAMILIES, N_VOCAB, frequency_tables, some_tokens, tiny
 from rounding import rounding
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
@@ -82,12 +82,13 @@ def test_a_patched_model_computes_the_formula(softmax: str, numbers: dict[str, f
 
 
 @pytest.mark.parametrize(
-    "softmax", ["adaptive_temperature", "ssmax", "entmax15", "top_k", "sink", "log_n", "as_entmax"]
+    "softmax",
+    ["adaptive_temperature", "ssmax", "entmax15", "top_k", "sink", "log_n", "as_entmax", "stieltjes", "stick_breaking"],
 )
 @pytest.mark.parametrize("name", ["llama", "gemma3_text", "gpt_neox"])
 def test_a_cache_changes_nothing(softmax: str, name: str) -> None:
     model, tokens = tiny(name), some_tokens(1, 6)
-    with rr.patch(model, softmax=softmax):
+    with rr.patch(model, softmax=softmax, pe=None if beside(softmax) == "rope" else "nope"):
         options = {"max_new_tokens": 12, "do_sample": False}
         with_cache = model.generate(tokens, **options)
         assert torch.equal(with_cache, model.generate(tokens, use_cache=False, **options))
@@ -258,7 +259,7 @@ def test_learned_parameters_join_the_model() -> None:
 @pytest.mark.parametrize("softmax", sorted(path.stem for path in (ROOT / "conf" / "softmax").glob("*.yaml")))
 def test_every_normaliser_runs_in_a_model_in_half_precision(softmax: str) -> None:
     model = tiny("llama").to(torch.bfloat16)
-    with rr.patch(model, softmax=softmax):
+    with rr.patch(model, softmax=softmax, pe=None if beside(softmax) == "rope" else "nope"):
         assert bool(logits(model).isfinite().all())
 
 
@@ -271,6 +272,13 @@ def test_every_normaliser_runs_in_a_model_in_half_precision(softmax: str) -> Non
         ("gemma2", {"softmax": "entmax15"}, "has a SoftCap at 2 in its softmax; Entmax15 drops it"),
         ("gpt_oss", {"softmax": "adaptive_temperature"}, "has a Sink in its softmax; AdaptiveTemperature drops it"),
         ("gpt_oss", {"softmax": "sink", "init_logit": 2.0}, "softmax=sink keeps the sinks that this model has learned"),
+        (
+            "llama",
+            {"softmax": "stick_breaking"},
+            "StickBreaking takes positions from the order of the keys; give pe=nope",
+        ),
+        ("llama", {"softmax": "stick_breaking", "pe": "p_rope"}, "takes positions from the order of the keys"),
+        ("gpt2", {"softmax": "stick_breaking"}, "takes positions from the order of the keys"),
         ("llama", {"pe": "alibi"}, "ALiBi cannot be put into a loaded model"),
         ("llama", {"pe": "rope_random"}, "RoPERandom cannot be put into a loaded model"),
         ("llama", {"pe": "partial_rope"}, "groups the channels into different pairs"),

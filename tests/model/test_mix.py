@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import option, variants_alone
+from conftest import beside, option, variants_alone
 from helpers_attention import covering
 from omegaconf import OmegaConf
 from torch import Tensor, nn
@@ -27,7 +27,7 @@ ENCODINGS, NORMALISERS = variants_alone("pe"), variants_alone("softmax")
 LAYERS = ["latent", "diff", "diff_v1"]
 PAIRS = [
     *product([*LAYERS, *MIXES], ENCODINGS, ["softmax"]),
-    *product([*LAYERS, "canon"], ["rope"], NORMALISERS),
+    *((layer, beside(name), name) for layer, name in product([*LAYERS, "canon"], NORMALISERS)),
 ]
 ALONE = {
     **{f"mix={name}": {"mix": name, "pe": "nope"} for name in MIXES},

@@ -279,8 +279,9 @@ def test_an_interrupt_saves_the_step_it_comes_at(
         (["softmax@normalisers.softmax=ssmax"], ["normalisers.softmax is the baseline"]),
         (
             ["+softmax@normalisers.mine=as_entmax", "evaluate=mine"],
-            ["normalisers.mine has a window or"],
+            ["normalisers.mine has a window, parameters of each token"],
         ),
+        (["+softmax@normalisers.mine=stick_breaking", "evaluate=mine"], ["or an order of keys"]),
         (["+normalisers.hard.typo=1"], ["normalisers.hard has no parameter 'typo'"]),
         (["preset=quik"], ["did you mean 'max-retrieval/quick'?"]),
     ],

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from conftest import beside
 from helpers_attention import D_MODEL, ENCODINGS, NAMES, REPLACED, SCALE, build, covering, made
 from helpers_pe import noise
 from torch import Tensor
@@ -27,6 +28,7 @@ END, N_VOCAB = 0, 40
 TOKENS = torch.cat([torch.randperm(N_VOCAB - 1, generator=torch.Generator().manual_seed(i))[None, :15] for i in (0, 1)])
 TOKENS = (TOKENS + 1).index_put([torch.tensor([0, 0, 0, 1, 1]), torch.tensor([3, 4, 13, 5, 8])], torch.tensor(END))
 INPUTS, TARGETS = TOKENS[:, :-1], TOKENS[:, 1:]
+BY_ORDER = [name for name in NAMES if beside(name) == "nope"]
 DOCUMENTS = [(0, 0, 4), (0, 4, 5), (0, 5, 14), (1, 0, 6), (1, 6, 9), (1, 9, 14)]  # window, first and last + 1
 
 
@@ -59,13 +61,18 @@ def in_documents(x_BT: Tensor) -> list[Tensor]:
     return [x_BT[window, a:b] for window, a, b in DOCUMENTS]
 
 
-@covering("encoding,normaliser", ENCODINGS, NAMES)
+@covering("encoding,normaliser", ENCODINGS, [name for name in NAMES if name not in BY_ORDER])
 def test_logits_are_those_of_a_pass_over_each_document(encoding: str, normaliser: str) -> None:
     decoder, step = decoder_of(encoding, normaliser), 3  # positions may be drawn
     with torch.no_grad():
         found = in_documents(decoder(INPUTS, ends_BT=INPUTS == END, step=step))
         for ours, tokens_N in zip(found, in_documents(INPUTS), strict=True):
             torch.testing.assert_close(ours, decoder(tokens_N[None], step=step)[0], rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("normaliser", BY_ORDER)
+def test_the_order_of_keys_begins_anew_in_each_document(normaliser: str) -> None:
+    test_logits_are_those_of_a_pass_over_each_document("nope", normaliser)
 
 
 @pytest.mark.parametrize(

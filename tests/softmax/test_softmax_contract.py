@@ -115,7 +115,7 @@ class Combination:
 @every_packaged
 def test_yaml_starts_with_the_command_that_uses_it(name: str) -> None:
     lines = (ROOT / "conf" / "softmax" / f"{name}.yaml").read_text().splitlines()
-    assert lines[0] == f"# roundround train softmax={name}"
+    assert lines[0] == f"# roundround train softmax={name}" + " pe=nope" * class_of("softmax", name).orders_keys
 
 
 @every_packaged

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import ROOT, option
+from conftest import ROOT, beside, option
 from helpers_export import CARD, LENGTH, MANIFEST, greedy, loaded, some_tokens, trained, written, written_from_a_cache
 from omegaconf import DictConfig, OmegaConf
 from safetensors.torch import load_file
@@ -53,7 +53,10 @@ OWN_ENCODINGS = ["p_rope", *sorted(set(ENCODINGS) - STOCK)]
 AMONG_THE_REST = {"softmax", "ssmax", "as_entmax", "adaptive_temperature", "sink", "top_k"}
 OTHERS = sorted(set(NORMALISERS) - AMONG_THE_REST)
 N_PAIRS = max(len(OWN_ENCODINGS), len(OTHERS))
-MET = [(pe, softmax) for softmax, pe in islice(zip(cycle(OTHERS), cycle(OWN_ENCODINGS), strict=False), N_PAIRS)]
+MET = [
+    (beside(softmax, pe), softmax)
+    for softmax, pe in islice(zip(cycle(OTHERS), cycle(OWN_ENCODINGS), strict=False), N_PAIRS)
+]
 # each encoding and each normaliser at least once: which of them meet makes no difference to a folder of their sources
 PAIRS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     **{f"{pe}-softmax": (option("pe", pe), load_option("softmax", "softmax"), {}) for pe in sorted({*STOCK, "alibi"})},

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from conftest import ROOT, Done, option
+from conftest import ROOT, Done, beside, option
 from helpers_attention import covering
 from omegaconf import OmegaConf
 
@@ -24,11 +24,12 @@ SMALL = {
     "d_mlp": 24,
     "train_length": 12,
 }
+BY_ORDER = [name for name in NORMALISERS if beside(name) == "nope"]
 every_normaliser = pytest.mark.parametrize("softmax", NORMALISERS)
 
 
 # attention with each pair is compared in tests/softmax, gradients included
-@covering("softmax,pe", NORMALISERS, ENCODINGS)
+@covering("softmax,pe", [name for name in NORMALISERS if name not in BY_ORDER], ENCODINGS)
 def test_two_steps_of_training_lower_the_loss(softmax: str, pe: str) -> None:
     torch.manual_seed(0)
     model = OmegaConf.merge(load_option("model", "tiny"), SMALL)
@@ -46,12 +47,18 @@ def test_two_steps_of_training_lower_the_loss(softmax: str, pe: str) -> None:
     assert losses[2] < losses[1] < losses[0]
 
 
+@pytest.mark.parametrize("softmax", BY_ORDER)
+def test_a_normaliser_that_orders_keys_trains_without_an_encoding(softmax: str) -> None:
+    test_two_steps_of_training_lower_the_loss(softmax, "nope")
+
+
 @pytest.mark.parametrize("pe", ["p_rope", "alibi", "t5_bias"])
 @every_normaliser
 def test_it_trains_in_mixed_precision_and_runs_in_half(softmax: str, pe: str) -> None:
     torch.manual_seed(0)
     model = OmegaConf.merge(load_option("model", "tiny"), SMALL)
-    decoder = build_decoder(model, option("pe", pe), load_option("softmax", softmax), n_vocab=20)  # type: ignore[arg-type]
+    parts = option("pe", beside(softmax, pe)), load_option("softmax", softmax)
+    decoder = build_decoder(model, *parts, n_vocab=20)  # type: ignore[arg-type]
     tokens_BT1 = torch.randint(20, (4, 13))
     whole = decoder(tokens_BT1[:, :-1], targets_BT=tokens_BT1[:, 1:]).mean()
     with torch.autocast("cpu", torch.bfloat16):
@@ -79,7 +86,7 @@ WITH_A_STATE_OR_LISTS = {
 def test_the_command_trains_and_evaluates_it(
     softmax: str, train: Callable[..., Done], roundround: Callable[..., Done]
 ) -> None:
-    done = train(f"softmax={softmax}", "pe=p_rope", "trainer.max_steps=2")
+    done = train(f"softmax={softmax}", f"pe={beside(softmax, 'p_rope')}", "trainer.max_steps=2")
     assert done.code == 0, done.err
     evaluated = roundround("eval", f"run={done.directory}", "logger=none", "length=16", "max_tokens=64")
     assert evaluated.code == 0, evaluated.err

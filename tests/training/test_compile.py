@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import ROOT, Done, option
+from conftest import ROOT, Done, beside, option
 from omegaconf import OmegaConf
 from torch import Tensor
 
@@ -24,7 +24,7 @@ READS_NUMBERS = {
     },
     "pe": {"alibi", "fox", "longrope", "nape", "rope_random"},
 }  # fmt: skip
-PAIRS = [("rope", path.stem) for path in sorted((CONF / "softmax").glob("*.yaml"))]
+PAIRS = [(beside(path.stem), path.stem) for path in sorted((CONF / "softmax").glob("*.yaml"))]
 PAIRS += [(path.stem, "softmax") for path in sorted((CONF / "pe").glob("*.yaml"))]
 WHOLE = [(pe, softmax) for pe, softmax in PAIRS if pe not in READS_NUMBERS["pe"]]
 WHOLE = [(pe, softmax) for pe, softmax in WHOLE if softmax not in READS_NUMBERS["softmax"]]

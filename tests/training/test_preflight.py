@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from conftest import ROOT, Done, assert_refused
+from conftest import ROOT, Done, assert_refused, beside
 from torch import Tensor
 
 from roundround.config.options import load_option
@@ -21,8 +21,8 @@ PLAIN_IN_TRAINING = {"softmax", "adaptive_temperature", "log_n", "llama4", "mini
 
 def acts_in_training(name: str, **numbers: object) -> bool:
     sizes = {"d_model": 16, "n_layers": 1, "n_heads": 2, "n_key_heads": 1, "d_mlp": 24, "train_length": 256}
-    nodes = load_option("model", "tiny", **sizes), load_option("pe", "rope"), load_option("softmax", name, **numbers)
-    return not trains_as_softmax(build_decoder(*nodes, 8))
+    parts = load_option("pe", beside(name)), load_option("softmax", name, **numbers)
+    return not trains_as_softmax(build_decoder(load_option("model", "tiny", **sizes), *parts, 8))
 
 
 def test_some_normalisers_train_as_the_plain_softmax() -> None:

@@ -21,7 +21,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from roundround.hf.load import ProbedHuggingFaceModel
-from roundround.hf.patching.attention import PATCHED, MakeSoftmax, attention_layers, install, shape_of
+from roundround.hf.patching.attention import PATCHED, MakeSoftmax, attention_layers, install, normalisers_of, shape_of
 from roundround.hf.patching.frequencies import RotaryTable, Rotation, rotate_layers, tables_of_layers
 from roundround.kernels.keys import AttentionShape
 from roundround.model.block import AttentionLayer
@@ -63,6 +63,9 @@ class Patch:
                 self.remark = remark_on(of_layers, new)
                 undo.callback(rotate_layers(model, of_layers, new))
             undo.callback(install(model, make_softmax))
+            own = normalisers_of(model)[0]
+            if own.orders_keys and (make_encoding is None or any(rotation.frequencies_P.any() for rotation in new)):
+                raise UserError(f"{type(own).__name__} takes positions from the order of the keys; give pe=nope")
             if make_encoding is not None:
                 of_table = dict(zip(of_layers, new, strict=True))
                 alike = all(rotation.same_as(of_table[table]) for table, rotation in zip(of_layers, new, strict=True))
@@ -100,7 +103,7 @@ def replace_parts(decoder: Decoder, make_softmax: MakeSoftmax | None, make_encod
     """Give every layer of a decoder of this project another normaliser or encoding; the returned stack undoes it.
 
     The other parts of a layer, such as its window, do not change. Raises UserError if the decoder is patched already,
-    or if the encoding does not fit the layers.
+    or if the encoding does not fit the layers or their normalisers.
     """
     if decoder.is_patched:
         raise UserError(PATCHED)
@@ -125,8 +128,6 @@ def replace_parts(decoder: Decoder, make_softmax: MakeSoftmax | None, make_encod
                 kinds[layer] = replace(kinds[layer], make_encoding=make_encoding)
             try:
                 encodings, of_layer, leaders = encodings_of(kinds, shapes)
-                for attention, number in zip(attentions, of_layer, strict=True):
-                    attention.check(encodings[number])
             except ValueError as error:
                 raise UserError(str(error)) from error
             new = [encodings[of_layer[layer]] for layer in encoded]
@@ -140,6 +141,11 @@ def replace_parts(decoder: Decoder, make_softmax: MakeSoftmax | None, make_encod
                 softmax = make_softmax(attention.softmax.shape).to(device).train(decoder.training)
                 undo.callback(setattr, attention, "softmax", attention.softmax)
                 attention.softmax = softmax
+        try:
+            for attention, number in zip(attentions, decoder.encoding_of_layer, strict=True):
+                attention.check(decoder.all_encodings[number])
+        except ValueError as error:
+            raise UserError(str(error)) from error
         return undo.pop_all()
 
 

@@ -269,10 +269,14 @@ def softmax_of(config: MaxRetrievalConfig, name: str, **replaced: Any) -> Attent
         raise UserError(
             f"normalisers.{name} is the baseline, and must be the plain softmax; give other normalisers another name"
         )
-    if softmax.window is not None or type(softmax).row_parameters is not AttentionSoftmax.row_parameters:
+    if (
+        softmax.window is not None
+        or softmax.orders_keys
+        or type(softmax).row_parameters is not AttentionSoftmax.row_parameters
+    ):
         raise UserError(
-            f"normalisers.{name} has a window or parameters of each token, but the items of a set are not tokens in "
-            "order; leave it out"
+            f"normalisers.{name} has a window, parameters of each token, or an order of keys, but the items of a set "
+            "are not tokens in order; leave it out"
         )
     return softmax
 
