@@ -39,8 +39,8 @@ class DifferentialAttention(MultiHeadAttention):
         self.share = nn.Linear(shape.d_model, shape.n_heads, bias=False)
 
     def combined(self, out_BHTC: Tensor, x_BTD: Tensor) -> Tensor:
-        first_BHTC, second_BHTC = out_BHTC.unflatten(1, (-1, 2)).unbind(2)
-        share_BHT1 = torch.sigmoid(self.share(x_BTD)).mT[..., None]
+        first_BHTC, second_BHTC = out_BHTC[:, ::2], out_BHTC[:, 1::2]
+        share_BHT1: Tensor = torch.sigmoid(self.share(x_BTD)).mT[..., None]
         return first_BHTC - share_BHT1 * second_BHTC
 
 
@@ -76,5 +76,5 @@ class DifferentialAttentionV1(MultiHeadAttention):
         q_1, k_1, q_2, k_2 = at_least_float32(self.of_pairs)
         share = torch.exp(q_1 @ k_1) - torch.exp(q_2 @ k_2) + self.start
         first, second = out_BHTC.chunk(2, 1)
-        y = self.norm(first - share.to(out_BHTC.dtype) * second) * (1 - self.start)
-        return y.unflatten(-1, (2, -1)).transpose(2, 3).flatten(1, 2)  # a pair gives two heads of the usual width
+        y: Tensor = self.norm(first - share.to(out_BHTC.dtype) * second) * (1 - self.start)
+        return torch.stack(y.chunk(2, -1), 2).flatten(1, 2)  # a pair gives two heads of the usual width

@@ -63,7 +63,7 @@ class SelectiveRoPE(PositionalEncoding):
         """Cosines and signed sines, [B, G, T, C]. Carried: features of the last three tokens, then the last angles."""
         with torch.autocast(x_BTD.device.type, enabled=False):  # rounding errors of bfloat16 would add up
             x_BTD, down, up, weight = (at_least_float32(x) for x in (x_BTD, self.down, self.up, self.filter))
-            heads_BTHC = F.normalize(x_BTD.unflatten(-1, (self.shape.n_heads, -1)), dim=-1)
+            heads_BTHC = F.normalize(x_BTD.view(*x_BTD.shape[:2], self.shape.n_heads, -1), dim=-1)
             phi_BTW = F.linear(F.linear(heads_BTHC.flatten(2), down), up)
             past, sum_B1W = (None, 0.0) if carried is None else (carried[:, :-1], carried[:, -1:])
             earlier, last = earlier_tokens(phi_BTW, WIDTH - 1, keys, past)
@@ -71,7 +71,7 @@ class SelectiveRoPE(PositionalEncoding):
         if keys.valid_BK is not None:
             phi_BTW = phi_BTW * keys.valid_BK[:, -x_BTD.shape[1] :, None]
         sum_BTW = sum_B1W + phi_BTW.cumsum(1)
-        sum_BGTP = sum_BTW.unflatten(-1, (self.shape.n_key_heads, -1)).transpose(1, 2)
+        sum_BGTP = sum_BTW.view(*x_BTD.shape[:2], self.shape.n_key_heads, -1).transpose(1, 2)
         angles = sum_BGTP * ladder(sum_BGTP.shape[-1], self.shape.head_dim, self.theta, sum_BTW.dtype, sum_BTW.device)
         cos, sin = angles.cos(), angles.sin()
         return (torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1)), torch.cat([last, sum_BTW[:, -1:]], 1)

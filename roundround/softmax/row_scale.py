@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from roundround.kernels import flex, fused
-from roundround.kernels.bias import Bias, LinearBias, at_each
+from roundround.kernels.bias import Bias, LinearBias, ScoreMod, at_each
 from roundround.kernels.choose import Form, Path
 from roundround.kernels.keys import Keys
 from roundround.kernels.precision import wide_dtype
@@ -94,7 +94,7 @@ class RowScale(AttentionSoftmax):
         return fused.attention(q_BHQC, k_BGKC, v_BGKC, scale=scale, keys=keys, bias=times)
 
 
-def multiplied(beta: Tensor | float | None) -> flex.ScoreMod | None:
+def multiplied(beta: Tensor | float | None) -> ScoreMod | None:
     """The function with which a FlexAttention kernel multiplies each logit by its row's beta; None if beta is None."""
     if beta is None:
         return None

@@ -32,6 +32,7 @@ from roundround.pe.rotary import RotaryEncoding
 from roundround.pe.xpos import XPos
 from roundround.probing.layout import N_TOKENS, is_said_by_frequencies
 from roundround.probing.probe import check
+from roundround.softmax.base import AttentionSoftmax
 from roundround.support.errors import UserError
 
 MakeEncoding = Callable[[AttentionShape], PositionalEncoding]
@@ -138,8 +139,9 @@ def replace_parts(decoder: Decoder, make_softmax: MakeSoftmax | None, make_encod
                 setattr(decoder, name, value)
         if make_softmax is not None:
             for attention in (one for one in attentions if "softmax" in one.reads):
-                softmax = make_softmax(attention.softmax.shape).to(device).train(decoder.training)
-                undo.callback(setattr, attention, "softmax", attention.softmax)
+                own_softmax = cast("AttentionSoftmax", attention.softmax)
+                softmax = make_softmax(own_softmax.shape).to(device).train(decoder.training)
+                undo.callback(setattr, attention, "softmax", own_softmax)
                 attention.softmax = softmax
         try:
             for attention, number in zip(attentions, decoder.encoding_of_layer, strict=True):
