@@ -51,10 +51,10 @@ class Bias:
     def applied(self, logits_BHQK: Tensor, keys: Keys, a: int, b: int) -> Tensor:
         """The changed logits of the query rows a..b over the keys of `keys.span(a, b)`; by default `block` is added.
 
-        logits_BHQK: scale q . k, at least float32, not masked yet. The result has their shape and dtype, and a gradient
-        for everything it depends on. Queries, keys and positions are read from the instance, which `bias` of the
-        encoding made. A row may depend on its own logits of visible keys and on nothing of a key that it does not see:
-        of all that lie in the span, those are the ones that `replace(keys, causal=True)` marks.
+        logits_BHQK: scale q . k, at least float32, not masked yet. The result has their shape and dtype. Autograd gives
+        the gradients. What else is needed, such as queries, is an attribute, which `PositionalEncoding.bias` has set. A
+        row may read its own logits of the keys that it sees, `replace(keys, causal=True).visible_to`. It reads nothing
+        of other keys in the span; their logits may be NaN.
         """
         return logits_BHQK + self.block(keys, a, b)
 
