@@ -51,12 +51,11 @@ def local_and_global(**sizes: int) -> DictConfig:
 
 OWN_ENCODINGS = ["p_rope", *sorted(set(ENCODINGS) - STOCK)]
 AMONG_THE_REST = {"softmax", "ssmax", "as_entmax", "adaptive_temperature", "sink", "top_k"}
-OTHERS = sorted(set(NORMALISERS) - AMONG_THE_REST)
+WITHOUT_POSITIONS = {name for name in NORMALISERS if beside(name) == "nope"}
+OTHERS = sorted(set(NORMALISERS) - AMONG_THE_REST - WITHOUT_POSITIONS)
 N_PAIRS = max(len(OWN_ENCODINGS), len(OTHERS))
-MET = [
-    (beside(softmax, pe), softmax)
-    for softmax, pe in islice(zip(cycle(OTHERS), cycle(OWN_ENCODINGS), strict=False), N_PAIRS)
-]
+MET = [(pe, softmax) for softmax, pe in islice(zip(cycle(OTHERS), cycle(OWN_ENCODINGS), strict=False), N_PAIRS)]
+MET += [("nope", softmax) for softmax in sorted(WITHOUT_POSITIONS)]
 # each encoding and each normaliser at least once: which of them meet makes no difference to a folder of their sources
 PAIRS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     **{f"{pe}-softmax": (option("pe", pe), load_option("softmax", "softmax"), {}) for pe in sorted({*STOCK, "alibi"})},
