@@ -14,11 +14,15 @@ from torch import Tensor
 from transformers import DiffLlamaConfig
 from transformers.models.diffllama.modeling_diffllama import DiffLlamaAttention, DiffLlamaRotaryEmbedding
 
+from roundround.config.build import maker
+from roundround.config.options import load_option
+from roundround.hf.patching.patch import replace_parts
 from roundround.kernels.keys import AttentionShape
 from roundround.model.block import LayerKind
 from roundround.model.differential_attention import DifferentialAttention, DifferentialAttentionV1
 from roundround.pe.rope import RoPE
 from roundround.softmax.base import AttentionSoftmax
+from roundround.trained.models import build_decoder
 from roundround.trained.patterns import kinds_of
 
 D_MODEL, N_TOKENS = 32, 11
@@ -96,6 +100,21 @@ def test_every_query_head_has_its_own_numbers_of_the_normaliser() -> None:
     softmax = DifferentialAttention(shape(), kind("ssmax")).softmax
     assert isinstance(softmax, AttentionSoftmax)
     assert softmax.shape.n_heads == 8
+
+
+def test_a_replaced_normaliser_has_the_sizes_of_the_query_heads() -> None:
+    parts = {part: option(part, name) for part, name in (("pe", "rope"), ("softmax", "softmax"), ("attention", "diff"))}
+    sizes = {"d_model": D_MODEL, "n_layers": 1, "n_heads": 4, "n_key_heads": 2, "d_mlp": 8, "train_length": 16}
+    decoder, tokens_BT = (
+        build_decoder(load_option("model", "tiny", **sizes), n_vocab=20, **parts),
+        torch.arange(12)[None],
+    )
+    make = maker(option("softmax", "ssmax"), AttentionSoftmax)
+    before = decoder(tokens_BT)
+    with replace_parts(decoder, make, None):
+        assert [softmax.shape.n_heads for softmax in decoder.normalisers] == [8]
+        assert not torch.equal(decoder(tokens_BT), before)
+    assert torch.equal(decoder(tokens_BT), before)
 
 
 def test_an_odd_number_of_key_heads_is_refused_where_they_form_pairs() -> None:

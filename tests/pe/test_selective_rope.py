@@ -71,6 +71,17 @@ def test_documents_differ_from_texts_of_their_own_by_one_angle_for_all_tokens() 
     assert (turns - turns.round()).abs().max() < 1e-12
 
 
+def test_what_stands_at_padding_changes_no_angle_between_tokens() -> None:
+    encoding, valid_BK = of_waves(), torch.ones(1, 9, dtype=torch.bool)
+    valid_BK[0, 3:6] = False
+    keys = keys_at(positions(9), valid_BK=valid_BK)
+    both = []
+    for seed in (4, 5):
+        x_BTD = noise(1, 9, 12, seed=3).where(valid_BK[..., None], noise(1, 9, 12, seed=seed))
+        both.append(angles(encoding, x_BTD, keys)[:, :, valid_BK[0]])
+    assert torch.equal(*both)
+
+
 def test_with_fewer_key_heads_a_query_has_the_angles_of_its_key() -> None:
     encoding = build("selective_rope", attention_shape(n_heads=4, n_key_heads=2)).double()
     prepared = encoding.prepare_layer(noise(1, 5, 64), None, keys_at(positions(5)))
