@@ -9,7 +9,7 @@ import pytest
 import torch
 from conftest import beside, option, variants_alone
 from helpers_attention import covering
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
 import roundround as rr
@@ -42,11 +42,12 @@ ALONE = {
 }
 
 
-def decoder(**chosen: str) -> Decoder:
+def decoder(pattern: DictConfig | None = None, **chosen: str) -> Decoder:
     """Large weights, and learned shares that are not zero: every part acts."""
     torch.manual_seed(0)
     parts: Any = {part: option(part, name) for part, name in ({"pe": "rope", "softmax": "softmax"} | chosen).items()}
-    model = build_decoder(load_option("model", "tiny", **SMALL, initializer_range=0.2), n_vocab=50, **parts)
+    sizes = load_option("model", "tiny", **SMALL, initializer_range=0.2)
+    model = build_decoder(sizes, n_vocab=50, pattern=pattern, **parts)
     for parameter in model.parameters():
         if not parameter.any():
             nn.init.ones_(parameter)
@@ -101,6 +102,18 @@ def test_documents_do_not_see_each_other(model: Decoder) -> None:
         for end in [*ends_BT[text].nonzero()[:, 0].tolist(), 39]:
             part = slice(first, first := end + 1)
             torch.testing.assert_close(found[text : text + 1, part], model(tokens()[text : text + 1, part]))
+
+
+@torch.no_grad()
+def test_a_cache_of_latents_within_a_window_changes_no_logit() -> None:
+    kind = {"window": 6}
+    pattern = OmegaConf.create({"order": ["local"], "last": None, "whole": False, "local": kind})
+    model = decoder(attention="latent", pattern=pattern)
+    expected, cache, parts = model(tokens()), model.empty_cache(), []
+    for a, b in ((0, 9), (9, 10), (10, 25), (25, 40)):
+        parts.append(model.unembed(model.hidden(tokens()[:, a:b], cache=cache)))
+    torch.testing.assert_close(torch.cat(parts, 1), expected)
+    assert cache.layers[0].first > 0, "latents that no query sees are dropped"
 
 
 @covering("layer,pe,softmax", PAIRS)
