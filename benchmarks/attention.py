@@ -51,6 +51,7 @@ IN_BLOCKS = ["stieltjes", "stick_breaking"]
 WITH_BIAS = {"softmax + T5 bias": ("softmax", "t5_bias"), "softmax + KERPLE": ("softmax", "kerple")}
 WITH_BIAS |= {"softmax + FIRE": ("softmax", "fire"), "entmax15 + FIRE": ("entmax15", "fire")}
 WITH_BIAS |= {"sink + T5 bias": ("sink", "t5_bias"), "entmax15 + ALiBi": ("entmax15", "alibi")}
+WITH_BIAS |= {"softmax + CoPE": ("softmax", "cope"), "softmax + scale-invariant": ("softmax", "scale_invariant")}
 DENSE_UP_TO = 4096  # tokens; beyond, matrices of logits take minutes and most of the memory
 WHOLE_ROWS_UP_TO = 8192
 SIDE = 2048  # of the matrices of one large product
@@ -110,6 +111,7 @@ def dense_entmax(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 def x_transformers() -> dict[str, Attention]:
     """Its attention with the fused kernel and without, which is what its own normalisers need."""
     from x_transformers.attend import Attend
+    from x_transformers.x_transformers import CoPE
 
     flash, plain, sparse = (
         Attend(heads=N_HEADS, causal=True, scale=SCALE, **options)
@@ -118,6 +120,13 @@ def x_transformers() -> dict[str, Attention]:
     made: dict[str, Attention] = {}
     for name, attend in (("flash", flash), ("plain", plain), ("top-k 64", sparse)):
         made[f"x-transformers {name}"] = lambda q, k, v, attend=attend: attend(q, k, v)[0]  # type: ignore[misc]
+    cope = CoPE(HEAD_DIM, N_HEADS, max_pos=64)
+
+    def contextual(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        logits = (q @ k.mT * SCALE).masked_fill(hidden(q.shape[2], q.device), -torch.inf)
+        return (logits + cope(q, logits)).softmax(-1) @ v
+
+    made["x-transformers CoPE"] = contextual
     return made
 
 
