@@ -155,8 +155,8 @@ class StandardSet:
         return [column for part in self.parts for column in part.columns]
 
     def words(self, part: Part, variant: Variant, seed: int) -> list[str]:
-        """The words after `roundround train`."""
-        own = [f"{key}={value}" for key, value in variant.items()]
+        """The words after `roundround train`, without usual options: some layers refuse any encoding or normaliser."""
+        own = [f"{key}={value}" for key, value in variant.items() if USUAL.get(key) != value]
         return [*self.train, *part.train, *self.more, *own, f"seed={seed}", f"optim.lr={self.rate:g}"]
 
 

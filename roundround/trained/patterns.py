@@ -175,7 +175,9 @@ def unread_keys(cfg: DictConfig, typed: Collection[str], chosen: str | None) -> 
         if why:
             unread.append(part)
     used = {size for kind in kinds.values() for size in attention_class(kind.attention or attention).reads}
-    if "model.n_key_heads" in typed and "n_key_heads" not in used:
+    sizes = cfg.get("model") or {}
+    other = sizes.get("n_key_heads") != sizes.get("n_heads")
+    if "model.n_key_heads" in typed and "n_key_heads" not in used and other:
         raise UserError("model.n_key_heads is read by no layer: latent attention has as many key heads as heads")
     return unread
 

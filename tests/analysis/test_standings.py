@@ -192,3 +192,10 @@ def test_equal_variants_are_told_apart_no_oftener_than_the_p_value_says() -> Non
         p += [compared(other, base, [prior], [column()])[0]["p"] or 1.0 for other in others]
     assert np.mean(np.array(p) < 0.05) < 0.065
     assert np.mean(np.array(p) < 0.05 / 19) < 0.0036
+
+
+def test_the_words_of_a_training_name_no_usual_option() -> None:
+    [variant] = variants_of(["attention=gated_deltanet"])
+    words = V1.words(V1.parts[0], variant, 1)
+    assert "attention=gated_deltanet" in words
+    assert [word for word in words if word.startswith(("pe=", "softmax="))] == []

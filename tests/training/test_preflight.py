@@ -87,3 +87,7 @@ def test_a_change_of_logits_that_breaks_its_rules_is_refused_before_the_first_st
 ) -> None:
     monkeypatch.setattr(ContextualBias, "applied", lambda self, logits, *where: change(logits))
     assert_refused(train("pe=cope"), "ContextualBias.applied must return the shape and dtype of the logits it gets")
+
+
+def test_latent_attention_takes_as_many_key_heads_as_heads(train: Callable[..., Done]) -> None:
+    assert train("attention=latent", "model.n_heads=2", "model.n_key_heads=2").code == 0
