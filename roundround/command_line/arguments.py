@@ -125,20 +125,30 @@ def expand_words(words: list[str], verb: Verb, *, jobs: bool) -> list[str]:
     return rest
 
 
+DIFFERENCES = ("softmax=diff", "softmax=diff_v1")
+
+
 def expand_aliases(overrides: list[str], verb: str) -> list[str]:
     """Replace aliases: `text=FILE` by `data=text data.path=FILE`, and `preset=NAME` by `experiment=<verb>/NAME`.
 
-    `softmax=diff softmax.of=NAME` becomes `attention=diff softmax=NAME`: a difference of maps is a layer's.
+    `train softmax=diff softmax.of=NAME` becomes `attention=diff softmax=NAME`, because the layer takes the difference.
     `logger=[a,b]` becomes `logger=several +logger@logger.a=a +logger@logger.b=b`, so that the config has both loggers.
     """
-    expanded = []
+    expanded, given = [], [override.partition("=")[0] for override in overrides]
+    n_of, n_differences = given.count("softmax.of"), sum(override in DIFFERENCES for override in overrides)
+    alone = n_differences == 1 and n_of < 2 and given.count("softmax") == 1 and "attention" not in given
+    if verb == "train" and (n_differences or n_of) and not alone:
+        raise UserError(
+            "softmax=diff softmax.of=NAME means attention=diff softmax=NAME; leave out other words on attention and "
+            "softmax"
+        )
     for override in overrides:
         key, _, value = override.partition("=")
         if key == "text":
             expanded += ["data=text", f"data.path={value}"]
-        elif override in ("softmax=diff", "softmax=diff_v1"):
+        elif verb == "train" and override in DIFFERENCES:
             expanded.append(f"attention={value}")
-        elif key == "softmax.of":
+        elif verb == "train" and key == "softmax.of":
             expanded.append(f"softmax={value}")
         elif key == "preset":
             expanded.append(f"experiment={','.join(f'{verb}/{name}' for name in value.split(','))}")

@@ -25,9 +25,9 @@ class Bias:
 
     An encoding that adds a bias defines `block`; one that changes logits in any other way defines `applied`.
 
-    n_hidden: the number of intermediate values that `applied` holds for each query and key; the larger it is, the fewer
-    rows a block has. of_distance: whether the bias depends only on key position minus query position; `by_distance` is
-    then defined.
+    n_hidden: the number of intermediate values that `applied` holds for each query and key, all heads together; the
+    larger it is, the fewer rows a block has. of_distance: whether the bias depends only on key position minus query
+    position; `by_distance` is then defined.
     """
 
     n_hidden: int = 1

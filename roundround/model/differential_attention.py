@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from roundround.kernels.keys import AttentionShape
 from roundround.kernels.precision import at_least_float32
+from roundround.kernels.variants import checked_positive
 from roundround.model.block import MultiHeadAttention
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class DifferentialAttentionV1(MultiHeadAttention):
     ) -> None:
         if shape.n_key_heads % 2:
             raise ValueError(f"n_key_heads={shape.n_key_heads} must be even, because heads and key heads form pairs")
+        checked_positive(norm_eps=norm_eps, std=std)
         super().__init__(shape, kind, bias)
         self.start = 0.8 - 0.6 * math.exp(-0.3 * shape.layer)
         self.of_pairs = nn.Parameter(torch.empty(4, shape.head_dim).normal_(std=std))  # q_1, k_1, q_2, k_2

@@ -21,10 +21,9 @@ from roundround.pe.base import PositionalEncoding
 class ContextualBias(Bias):
     """Adds q . e[p], where p counts the tokens from the key to the query that the query's gates let through."""
 
-    n_hidden = 8  # gates, positions, two indices of 64 bits and two looked-up numbers
-
     def __init__(self, q_BHQC: Tensor, embeddings_NC: Tensor) -> None:
         self.q_BHQC, self.embeddings_NC = q_BHQC, embeddings_NC
+        self.n_hidden = 8 * q_BHQC.shape[1]  # gates, positions, two indices of 64 bits and two numbers, for each head
 
     def applied(self, logits_BHQK: Tensor, keys: Keys, a: int, b: int) -> Tensor:
         seen_B1QK = replace(keys, causal=True).visible_to(

@@ -41,8 +41,10 @@ class SelectiveRoPE(PositionalEncoding):
     def __init__(self, shape: AttentionShape, *, rank: int, theta: float) -> None:
         super().__init__(shape)
         check_head_dim(shape)
-        if rank < 1 or shape.d_model % shape.n_heads:
-            raise ValueError(f"rank={rank} must be at least 1, and d_model={shape.d_model} a multiple of n_heads")
+        if rank < 1:
+            raise ValueError(f"rank={rank} must be at least 1")
+        if shape.d_model % shape.n_heads:
+            raise ValueError(f"d_model={shape.d_model} must be a multiple of n_heads={shape.n_heads}")
         self.theta = checked_theta(theta, shape)
         n_angles = shape.n_key_heads * shape.head_dim // 2
         self.down = nn.Parameter(torch.empty(rank, shape.d_model))

@@ -7,7 +7,7 @@ Shapes: L layers, H heads, N bins, B batch, Q queries, K keys.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
@@ -57,15 +57,18 @@ class Dispersion:
     `collapsed` needs the same logits, see `gap_ratios`.
     """
 
-    def __init__(self, beta_at: Callable[[Tensor], Tensor], layers: Sequence[int], n_heads: int, longest: int) -> None:
-        """beta_at: a function from an entropy to the inverse temperature. layers: the numbers of the attention layers
-        in the model, in ascending order. longest: the largest number of keys that a row sees.
+    def __init__(self, beta_at: Callable[[Tensor], Tensor], n_heads: Mapping[int, int], longest: int) -> None:
+        """beta_at: a function from an entropy to the inverse temperature. n_heads: the number of heads of each
+        attention layer, by the layer's number in the model, ascending. longest: the largest number of keys of a row.
         """
-        self.beta_at, self.layers = beta_at, layers
+        self.beta_at, self.layers, self.n_heads = beta_at, [*n_heads], [*n_heads.values()]
         self.largest_n = [2**i for i in range((longest - 1).bit_length() + 1)]  # the largest n of each bin
-        shape = (len(layers), n_heads, len(self.largest_n))
+        shape = (len(n_heads), max(self.n_heads), len(self.largest_n))
         self.sums_LHN = {name: torch.zeros(shape, dtype=torch.float64) for name in MEASURES}
-        self.n_rows_LN = torch.zeros(len(layers), len(self.largest_n), dtype=torch.float64)
+        for sums_LHN in self.sums_LHN.values():
+            for sums_HN, n in zip(sums_LHN, self.n_heads, strict=True):
+                sums_HN[n:] = torch.nan  # heads that this layer lacks
+        self.n_rows_LN = torch.zeros(len(n_heads), len(self.largest_n), dtype=torch.float64)
 
     @torch.no_grad()
     def add(
@@ -94,7 +97,8 @@ class Dispersion:
         for name, value_BHQ in values.items():
             if name in OF_GAPS:
                 value_BHQ = value_BHQ.where(n_visible[:, None] > 1, 0.0)
-            self.sums_LHN[name][layer] += torch.einsum("bhq,bqn->hn", value_BHQ.double(), place_BQN).cpu()
+            sum_HN = torch.einsum("bhq,bqn->hn", value_BHQ.double(), place_BQN).cpu()
+            self.sums_LHN[name][layer, : len(sum_HN)] += sum_HN
         self.n_rows_LN[layer] += place_BQN.sum((0, 1)).cpu()
 
     def add_all(self, others: Iterable[tuple[dict[str, Tensor], Tensor]]) -> None:
@@ -105,7 +109,7 @@ class Dispersion:
                 self.sums_LHN[name] += sum_LHN
 
     def means_LH(self, name: str) -> Tensor:
-        """Mean of the measure `name` over all rows of each layer and head."""
+        """Mean of the measure `name` over all rows of each layer and head; NaN for heads that a layer lacks."""
         first = int(name in OF_GAPS)  # the first bin has the rows of one key, which have no gap
         means_LH = self.sums_LHN[name][..., first:].sum(-1) / self.n_rows_LN[:, first:].sum(-1)[:, None]
         return 1 / means_LH if name == "gap_counting" else means_LH
@@ -204,8 +208,8 @@ def watched(model: nn.Module, longest: int) -> Iterator[Dispersion]:
     normalisers = [module for module in model.modules() if isinstance(module, AttentionSoftmax)]
     adaptive = [module for module in normalisers if isinstance(module, AdaptiveTemperature)]
     beta_at = adaptive[0].beta_at if adaptive else inverse_temperature
-    layers = sorted({module.shape.layer for module in normalisers})
-    dispersion = Dispersion(beta_at, layers, normalisers[0].shape.n_heads, longest)
+    n_heads = {module.shape.layer: module.shape.n_heads for module in normalisers}
+    dispersion = Dispersion(beta_at, dict(sorted(n_heads.items())), longest)
 
     with watching(normalisers, lambda softmax, qkv, options: dispersion.add(softmax, qkv[0], qkv[1], **options)):
         yield dispersion

@@ -295,7 +295,7 @@ def alone(number: int, n: int, qkv: Sequence[Tensor], options: dict[str, Any]) -
         changed, keys, n_texts = [], options["keys"], len(qkv[0])
         for row, logits_HK in zip(rows_R.tolist(), logits_HRK.unbind(1), strict=True):
             first, last = keys.span(row, row + 1)
-            alike = logits_HK[:, None, first:last].expand(n_texts, -1, -1, -1)  # the bias is made for all texts
+            alike = logits_HK[:, None, first:last].repeat(n_texts, 1, 1, 1)  # the bias is made for all texts
             own_HK = options["bias"].applied(alike, keys, row, row + 1)[number, :, 0]
             changed.append(nn.functional.pad(own_HK, (first, n - last)))
         return torch.stack(changed, 1)

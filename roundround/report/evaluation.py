@@ -241,8 +241,10 @@ def records_of_dispersion(
         found += [
             {"metric": name, **common, "length": length, **context, "layer": layer, "head": head, "value": value}
             for name in MEASURES
-            for layer, heads in zip(dispersion.layers, dispersion.means_LH(name).tolist(), strict=True)
-            for head, value in enumerate(heads)
+            for layer, n, heads in zip(
+                dispersion.layers, dispersion.n_heads, dispersion.means_LH(name).tolist(), strict=True
+            )
+            for head, value in enumerate(heads[:n])
         ]
     return found
 
@@ -297,8 +299,8 @@ def table_of_dispersion(by_length: Mapping[int, Dispersion], *, name: str) -> Ta
             (means["gap_counting"], "{:.2f}"),
             (means["collapsed"], "{:.0%}"),
         ]
-        for place, layer in enumerate(dispersion.layers):
-            ends = [(form.format(v[place].min()), form.format(v[place].max())) for v, form in columns]
+        for place, (layer, n) in enumerate(zip(dispersion.layers, dispersion.n_heads, strict=True)):
+            ends = [(form.format(v[place, :n].min()), form.format(v[place, :n].max())) for v, form in columns]
             cells = [low if low == high else f"{low}-{high}" for low, high in ends]
             shown.add_row("" if place else f"{length:,}", str(layer), *cells)
     return shown
@@ -326,7 +328,7 @@ def drawing_of_dispersion(dispersion: Dispersion, *, context: int, title: str) -
         curves = [
             Curve(f"layer {dispersion.layers[place]}", n, heads_N, style=style)
             for style, place in enumerate(places)
-            for heads_N in dispersion.means_LHN(name)[place]
+            for heads_N in dispersion.means_LHN(name)[place, : dispersion.n_heads[place]]
         ]
         if name in uniform:
             curves.append(Curve("uniform: ln n, 1 / n", n, uniform[name], reference=True))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from omegaconf import DictConfig, OmegaConf
@@ -23,9 +23,9 @@ from roundround.data.prepared import TokenData, default_cache_dir, prepare
 from roundround.data.tasks.base import BOS, Task
 from roundround.data.tasks.text_task import TextTask
 from roundround.data.tokenizers import AlreadyOpen, TokenizerRecipe, Vocabulary
-from roundround.kernels.keys import Keys
-from roundround.model.block import Block, MultiHeadAttention
+from roundround.model.block import Block
 from roundround.model.decoder import Decoder
+from roundround.model.trial import check_encodings
 from roundround.pe.base import PositionalEncoding
 from roundround.records import checkpoints
 from roundround.records.directories import read_manifest
@@ -77,38 +77,16 @@ def check_buildable(config: Any, n_vocab: int = 2) -> int:
     Raises UserError if nodes of the config do not fit each other. So the error comes before the data are prepared.
     """
     decoder = planned(lambda: decoder_of_config(config, n_vocab))
-    check_encodings(decoder)
+    check_plan(decoder)
     return sum(parameter.numel() for parameter in decoder.parameters())
 
 
-@torch.no_grad()
-def check_encodings(decoder: Decoder) -> None:
-    """Raises UserError if an encoding breaks a rule of `Bias.applied`, or its rotation does not fit. Tries 8 tokens."""
-    pos_1T, n = torch.arange(8)[None], 8
-    keys, past = Keys(q_pos_BQ=pos_1T, k_pos_BK=pos_1T), torch.ones(n, n).tril().bool()
-    for kind, block in dict(zip(decoder.kinds, cast("list[Block]", list(decoder.layers)), strict=True)).items():
-        shape = block.self_attn.encoding_shape
-        with torch.random.fork_rng(devices=[]):
-            encoding, x_BTD = kind.make_encoding(shape), torch.randn(1, n, shape.d_model)
-            q, k = (torch.randn(1, n_heads, n, shape.head_dim) for n_heads in (shape.n_heads, shape.n_key_heads))
-            logits = torch.randn(1, shape.n_heads, n, n).masked_fill(~past, torch.nan)
-        prepared = encoding.prepare_layer(x_BTD, encoding.prepare(pos_1T, x_BTD.dtype), keys)
-        q, k = encoding.rotate_queries(q, prepared), encoding.rotate_keys(k, prepared)
-        norm = block.self_attn.qk_norm if isinstance(block.self_attn, MultiHeadAttention) else None
-        if norm is not None and norm.after_rotation and q.shape[-1] != shape.head_dim:
-            raise UserError(
-                f"{type(encoding).__name__} gives heads {q.shape[-1]} channels, but qk_norm= after the rotation takes "
-                f"{shape.head_dim}; give one before the rotation, such as qk_norm=rms"
-            )
-        bias = encoding.bias(q, k, prepared)
-        found = logits if bias is None else bias.applied(logits, keys, 0, n)
-        alike = (found.shape, found.dtype) == (logits.shape, logits.dtype)
-        if not alike or not found[..., past].isfinite().all():
-            raise UserError(
-                f"{type(bias).__name__}.applied must return the shape and dtype of the logits it gets, "
-                f"{tuple(logits.shape)} {logits.dtype}, finite for keys that a query sees, whatever the logits of the "
-                f"others are; it returned {tuple(found.shape)} {found.dtype}"
-            )
+def check_plan(decoder: Decoder) -> None:
+    """`check_encodings`, but it raises UserError."""
+    try:
+        check_encodings(decoder)
+    except ValueError as error:
+        raise UserError(f"pe: {one_line(error)}") from error
 
 
 def planned(make: Callable[[], M]) -> M:
@@ -188,6 +166,7 @@ class TrainedRun:
         checkpoints.check_weights(plan, weights, folder)
         decoder = make()
         checkpoints.load_into(decoder, weights, folder)
+        check_plan(decoder)
         return decoder.eval()
 
     def vocabulary(self) -> Vocabulary:

@@ -94,7 +94,7 @@ def test_wrong_numbers_are_refused() -> None:
     for shape, values, message in (
         (SHAPE, {"rank": 0}, "rank=0 must be at least 1"),
         (SHAPE, {"theta": 1.0}, "theta=1.0"),
-        (attention_shape(d_model=62), {}, "d_model=62 a multiple of n_heads"),
+        (attention_shape(d_model=62), {}, "d_model=62 must be a multiple of n_heads=4"),
         (attention_shape(head_dim=5), {}, "head_dim=5 is odd"),
     ):
         with pytest.raises(ValueError, match=message):

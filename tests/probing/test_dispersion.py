@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from conftest import Done
+from conftest import Done, option
 from helpers_attention import (
     KEYS,
     SCALE,
@@ -21,14 +21,17 @@ from helpers_attention import (
     mask_by_loop,
     shape_of,
 )
+from omegaconf import OmegaConf
 from scipy.stats import entropy as shannon
 from torch import Tensor, nn
 
+from roundround.config.options import load_option
 from roundround.kernels import blocks
 from roundround.kernels.keys import Keys
 from roundround.kernels.row_measures import contact_index, extreme_logits, extremes_of, gap_ratios, ordered_logits
 from roundround.probing import dispersion as dispersion_module
 from roundround.probing.dispersion import MEASURES, OF_GAPS, Dispersion, watched
+from roundround.report.evaluation import records_of_dispersion
 from roundround.softmax.adaptive_temperature import PUBLISHED, AdaptiveTemperature, inverse_temperature
 from roundround.softmax.base import AttentionSoftmax
 from roundround.softmax.entmax15 import Entmax15
@@ -36,6 +39,7 @@ from roundround.softmax.sigmoid import Sigmoid
 from roundround.softmax.sink import Sink
 from roundround.softmax.softmax import Softmax
 from roundround.softmax.ssmax import SSMax
+from roundround.trained.models import build_decoder
 
 MODES = ["plain causal", "padded", "window", "three queries and their cache"]
 
@@ -216,7 +220,7 @@ def test_watching_changes_nothing() -> None:
 
 
 def test_the_active_range_is_that_of_the_published_polynomial() -> None:
-    low, high = Dispersion(inverse_temperature, [0], 1, 8).active_range()
+    low, high = Dispersion(inverse_temperature, {0: 1}, 8).active_range()
     assert (low, high) == pytest.approx((0.849, 5.945), abs=2e-3)
 
 
@@ -259,3 +263,20 @@ def test_eval_reports_dispersion_for_each_head_and_length(
     assert "dispersion" in done.err
     plain = roundround("eval", f"run={run}", "logger=none", "length=16", "max_tokens=512")
     assert not {r["metric"] for r in plain.results} & {r["metric"] for r in done.results if "layer" in r}
+
+
+def test_layers_may_have_different_numbers_of_heads() -> None:
+    torch.manual_seed(0)
+    pattern = OmegaConf.create(
+        {"order": ["plain", "pairs"], "plain": {}, "pairs": {"attention": option("attention", "diff")}}
+    )
+    sizes = {"d_model": 32, "n_layers": 2, "n_heads": 4, "n_key_heads": 2, "d_mlp": 8, "train_length": 16}
+    parts = {"pe": option("pe", "rope"), "softmax": option("softmax", "softmax")}
+    model = build_decoder(load_option("model", "tiny", **sizes), n_vocab=20, pattern=pattern, **parts)
+    with watched(model, 16) as seen:
+        model(torch.arange(16)[None])
+    means_LH = seen.means_LH("entropy")
+    assert means_LH.shape == (2, 8)
+    assert means_LH.isfinite().sum(1).tolist() == [4, 8]
+    records = records_of_dispersion({16: seen}, {})
+    assert sum(record["metric"] == "entropy" for record in records) == 12

@@ -66,6 +66,14 @@ def test_a_run_says_it_in_a_line_each(train: Callable[..., Done]) -> None:
         ("mix=canon mix.width=1", "width=1 must be at least 2"),
         ("pe=pope qk_norm=rms_after", "channels, but qk_norm= after the rotation takes 8"),
         ("softmax=diff_v1 model.n_key_heads=1", "n_key_heads=1 must be even"),
+        ("softmax=diff attention=latent", "leave out other words on attention and softmax"),
+        ("softmax.of=entmax15", "softmax=diff softmax.of=NAME means attention=diff softmax=NAME"),
+        ("softmax=ssmax softmax=diff", "leave out other words on attention and softmax"),
+        ("attention=diff_v1 model.n_key_heads=2 attention.std=-1", "std=-1 must be a finite number above 0"),
+        (
+            "attention=diff_v1 model.n_key_heads=2 attention.norm_eps=-1",
+            "norm_eps=-1 must be a finite number above 0",
+        ),
     ],
 )
 def test_what_no_layer_can_use_is_refused_by_name(train: Callable[..., Done], words: str, message: str) -> None:
@@ -79,14 +87,18 @@ def test_what_no_layer_can_use_is_refused_by_name(train: Callable[..., Done], wo
         lambda logits: logits * torch.nan,
         lambda logits: logits.bfloat16(),
         lambda logits: logits - logits.mean(-1, keepdim=True),
+        lambda logits: logits - logits.nan_to_num().mean(-1, keepdim=True),
+        lambda logits: logits.mul_(0.5) + logits[0, 0, 0, 0] * logits.shape[2],
+        lambda logits: None,
+        lambda logits: int("one"),
     ],
-    ids=["another shape", "not a number", "another precision", "reads hidden keys"],
+    ids=["shape", "not a number", "precision", "hidden keys", "hidden numbers", "other rows", "nothing", "an error"],
 )
 def test_a_change_of_logits_that_breaks_its_rules_is_refused_before_the_first_step(
     train: Callable[..., Done], monkeypatch: pytest.MonkeyPatch, change: Callable[[Tensor], Tensor]
 ) -> None:
     monkeypatch.setattr(ContextualBias, "applied", lambda self, logits, *where: change(logits))
-    assert_refused(train("pe=cope"), "ContextualBias.applied must return the shape and dtype of the logits it gets")
+    assert_refused(train("pe=cope"), "what ContextualPosition does to logits")
 
 
 def test_latent_attention_takes_as_many_key_heads_as_heads(train: Callable[..., Done]) -> None:

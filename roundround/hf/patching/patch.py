@@ -26,6 +26,7 @@ from roundround.hf.patching.frequencies import RotaryTable, Rotation, rotate_lay
 from roundround.kernels.keys import AttentionShape
 from roundround.model.block import AttentionLayer
 from roundround.model.decoder import Decoder, encodings_of
+from roundround.model.trial import check_encodings
 from roundround.pe.base import PositionalEncoding
 from roundround.pe.nope import NoPE
 from roundround.pe.rotary import RotaryEncoding
@@ -146,6 +147,7 @@ def replace_parts(decoder: Decoder, make_softmax: MakeSoftmax | None, make_encod
         try:
             for attention, number in zip(attentions, decoder.encoding_of_layer, strict=True):
                 attention.check(decoder.all_encodings[number])
+            check_encodings(decoder)
         except ValueError as error:
             raise UserError(str(error)) from error
         return undo.pop_all()

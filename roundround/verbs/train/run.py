@@ -27,7 +27,7 @@ from roundround.records.run import Invocation, Run
 from roundround.support.console import print_status, warnings_as_lines
 from roundround.support.errors import Interrupted, UserError
 from roundround.support.files import write_atomically
-from roundround.trained.models import check_encodings, planned
+from roundround.trained.models import check_plan, planned
 from roundround.trained.patterns import chosen_parts, layer_lines
 from roundround.trained.start import Start, starting_point
 from roundround.training.bookkeeping import Meter, Timed, peak_flops, training_flops
@@ -54,11 +54,11 @@ def train(cfg: DictConfig, invocation: Invocation) -> None:
     start.weights.check(make)
     optimizer, schedule = build(config.optim, OptimizerFactory), build(config.schedule, Schedule)
     plan = planned(partial(make, n_vocab=2))
-    check_encodings(plan)
     optimizer.check(plan, sharded=shards(config.trainer))
     if config.attention_stats_every and not plan.normalisers:
         raise UserError("attention_stats_every= records attention, but no layer of this model has any")
     check_model_fits(plan, config.trainer)
+    check_plan(plan)
     logger = build_logger(config.logger)  # a wrong option is reported before hours of tokenising
     material = material_of(config, start)
     check_model_fits(planned(partial(make, n_vocab=material.n_vocab)), config.trainer)
