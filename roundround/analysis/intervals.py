@@ -1,8 +1,8 @@
-"""Intervals and p-values of means over seeds, and of differences that are paired by seed.
+"""Intervals, p-values and e-values of means over seeds, and of differences that are paired by seed.
 
 Student's t distribution is computed with `scipy.special`, because `scipy.stats` takes a second to import.
 
-Tested by tests/analysis/test_statistics.py.
+Tested by tests/analysis/test_statistics.py; e-values by tests/analysis/test_search.py.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from scipy import special
 
 Array = NDArray[np.float64]
 
+ALPHA = 0.05  # of the variants that a search keeps, the expected share that is no better is at most this
 ROUNDING = 8  # units in the last place by which two ways to compute a number may differ
 
 
@@ -129,6 +130,33 @@ def moderated(differences: Sequence[float], prior: tuple[float, float]) -> tuple
         return (mean, mean, mean, 1.0 if mean == 0 else 2.0 ** (1 - n))
     half = error * float(special.stdtrit(df, 0.975))
     return (mean, mean - half, mean + half, float(2 * special.stdtr(df, -abs(mean) / error)))
+
+
+def e_value(gains: Array, spread: float, effects: Sequence[float]) -> Array:
+    """The e-value of gains over seeds, against the hypothesis that their mean is at most 0: [S, ...] -> [...].
+
+    It is the likelihood of the gains under an even mixture of normal distributions (the means `effects`, the standard
+    deviations spread / 2 and spread), divided by their largest likelihood under a normal distribution of the
+    hypothesis, whose mean is at most 0 and whose standard deviation is at most `spread` (or that of the gains, if it is
+    larger). If the hypothesis holds and differences vary by at most `spread`, the expectation of the e-value is at most
+    1, also if seeds are added until it is large. Wasserman, Ramdas and Balakrishnan 2020, arXiv:1912.11436.
+    """
+    from scipy import stats  # the import takes a second, and only a search needs it
+
+    mean = np.minimum(gains.mean(0), 0.0)
+    deviation = np.clip(np.sqrt(((gains - mean) ** 2).mean(0)), 1e-9 * spread, np.maximum(gains.std(0), spread))
+    mixed = stats.norm.logpdf(gains[..., None, None], np.asarray(effects)[:, None], [spread / 2, spread]).sum(0)
+    ratios = mixed - stats.norm.logpdf(gains, mean, deviation).sum(0)[..., None, None]
+    return np.asarray(np.exp(np.minimum(ratios, 700)).mean((-2, -1)))  # exp(700) is still a number
+
+
+def e_needed(number: int, n_kept: int) -> float:
+    """The e-value that test `number` of a search needs, after `n_kept` of the tests before it kept a variant: e-LOND.
+
+    Each test gets a share of ALPHA, and the shares of all add up to 1. The tests may depend on each other in any way.
+    Xu and Ramdas 2024, arXiv:2311.06412.
+    """
+    return 1 / (ALPHA * (n_kept + 1) * float(number**-0.25 - (number + 1) ** -0.25))
 
 
 def fitted_prior(groups: Sequence[Sequence[float]]) -> tuple[float, float]:

@@ -2,9 +2,9 @@
 
 A set consists of conf/bench/v1.yaml and of one yaml file for each part, in the folder conf/bench/v1. A standing is a
 json file with the values that one variant reached, seed by seed. The package's own standings are in
-roundround/standings.
+roundround/standings. A history is a file with the tries of a search and what was decided on each.
 
-Tested by tests/analysis/test_standings.py.
+Tested by tests/analysis/test_standings.py; the tries of a search by tests/analysis/test_search.py.
 """
 
 from __future__ import annotations
@@ -20,14 +20,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from filelock import FileLock
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from roundround.analysis.intervals import fitted_prior, holm, moderated
+from roundround.analysis.intervals import e_needed, e_value, fitted_prior, holm, moderated
 from roundround.analysis.past_run import is_number
 from roundround.config.options import options_of
 from roundround.support.errors import UserError, nearest, one_line
-from roundround.support.files import parse_json, read_text
+from roundround.support.files import parse_json, read_text, write_atomically
 
 STANDINGS = Path(__file__).parents[1] / "standings"
 GROUPS = (
@@ -138,7 +140,9 @@ class StandardSet:
 
     parts: the parts in order. train: the command-line words that all trainings share. more: the command-line words that
     this size adds to all trainings. rate: the learning rate. hash: the hash of everything in the set that can change a
-    number. is_standard: True if this is the default size, and the package has standings of this version of the set.
+    number. decides: the column by which a search keeps variants, how a difference in it varies over seeds (a standard
+    deviation), and the differences to look for; None if the set does not say. is_standard: True if this is the default
+    size, and the package has standings of this version of the set.
     """
 
     name: str
@@ -149,6 +153,7 @@ class StandardSet:
     more: tuple[str, ...]
     rate: float
     parts: tuple[Part, ...]
+    decides: tuple[Column, float, tuple[float, ...]] | None = None
 
     @property
     def columns(self) -> list[Column]:
@@ -183,6 +188,8 @@ def set_of(name: str, size: str, whole: Mapping[str, Any], found: Mapping[str, P
     }
     texts = {one: json.dumps({**decides, "more": more}, sort_keys=True) for one, more in sizes.items()}
     hashes = {one: hashlib.sha256(text.encode()).hexdigest()[:16] for one, text in texts.items()}
+    known = tuple(part_of(part, node) for part, node in parts.items())
+    search = whole.get("decides") if size == SIZE else None  # at other sizes differences vary otherwise
     return StandardSet(
         name=name,
         size=size,
@@ -191,7 +198,14 @@ def set_of(name: str, size: str, whole: Mapping[str, Any], found: Mapping[str, P
         train=tuple(whole["train"]),
         more=tuple(sizes[size]),
         rate=whole["rate"],
-        parts=tuple(part_of(part, node) for part, node in parts.items()),
+        parts=known,
+        decides=None
+        if search is None
+        else (
+            {column.name: column for part in known for column in part.columns}[search["column"]],
+            float(search["spread"]),
+            tuple(map(float, search["effects"])),
+        ),
     )
 
 
@@ -417,3 +431,82 @@ def paired(own: Standing, baseline: Standing, column: Column) -> list[float]:
 
 def finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
+
+
+# -- the tries of a search
+
+
+def read_tries(path: Path, about: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The tries in the file of a history; none if there is no file.
+
+    about: the fields that all tries share. Raises UserError if the file is damaged or has tries of another search.
+    """
+    found: list[dict[str, Any]] = []
+    try:
+        for line in read_text(path).splitlines() if path.exists() or not path.parent.is_dir() else ():
+            one = parse_json(line)
+            if not (
+                about.items() <= one.items()
+                and all(
+                    is_number(value) for value in [*one["differences"].values(), one["e_value"]] if value is not None
+                )
+                and isinstance(one["variant"], str)
+                and isinstance(one["source"], str)
+                and one["try"] == len(found) + 1
+                and math.isclose(one["needed"], e_needed(one["try"], sum(earlier["kept"] for earlier in found)))
+                and one["kept"] is (one["e_value"] >= one["needed"])
+            ):
+                raise ValueError(
+                    f"line {len(found) + 1} contradicts the lines before it, or is not of {json.dumps(about)}"
+                )
+            found.append(one)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise UserError(f"{path} is not the history of this search: {one_line(error)}; give another file") from error
+    return found
+
+
+def decide(
+    path: Path,
+    about: Mapping[str, Any],
+    decides: tuple[Column, float, Sequence[float]],
+    own: Standing,
+    baseline: Standing,
+    seeds: Sequence[int],
+    source: str,
+) -> dict[str, Any]:
+    """Add a try of a variant to a history, with the decision to keep it, and return the try.
+
+    The evidence is of all seeds with which the variant was tried. If it was kept, or the seeds are not new, or another
+    variant has the same differences, then nothing is added: the earlier try is returned, with its number as `same_as`.
+    source: a hash of the variant's code and values.
+    """
+    column, spread, effects = decides
+    mine, theirs, sign = own.values(column), baseline.values(column), 1 if column.better == "higher" else -1
+    now = {str(seed): mine[seed] - theirs[seed] if seed in mine and seed in theirs else None for seed in seeds}
+    with FileLock(f"{path}.lock"):
+        tries = read_tries(path, about)
+        whole = {s: v for one in tries if one["source"] == source for s, v in one["differences"].items()}
+        for one in reversed(tries):
+            if (None not in now.values() and now.items() <= one["differences"].items()) or (
+                one["source"] == source and (one["kept"] or now.keys() <= whole.keys())
+            ):
+                return dict(one) | {"same_as": one["try"]}
+        whole = now | whole
+        gains = [sign * value for value in whole.values() if value is not None]
+        # a seed without a value may have diverged: such a variant is not kept
+        e = float(e_value(np.array(gains), spread, effects)) if len(gains) == len(whole) else 0.0
+        found = {
+            **about,
+            "try": len(tries) + 1,
+            "variant": own.name,
+            "source": source,
+            "differences": whole,
+            "seeds_are_new": all(
+                one["source"] == source or whole.keys().isdisjoint(one["differences"]) for one in tries
+            ),
+            "e_value": e,
+            "needed": (needed := e_needed(len(tries) + 1, sum(one["kept"] for one in tries))),
+            "kept": e >= needed,
+        }
+        write_atomically(path, "".join(f"{json.dumps(one)}\n" for one in [*tries, found]))
+    return found | {"same_as": None}

@@ -2,6 +2,7 @@
 
 `dispatch` runs in the process that the user started; `Job` runs once for each job, possibly in a launcher's worker.
 Both turn any error into one red line and an exit code: 1 failed, 2 wrong input, 130 and 143 interrupted.
+A verb that returns a number has finished, and ends with it: 3 no verdict, 4 a variant is worse.
 
 Tested by tests/command_line/test_command_line.py and tests/command_line/test_wrong_starts.py.
 """
@@ -96,7 +97,7 @@ class Job:
             peers = Peers(give_up=partial(give_up, self.verb.name))
             check_alone(self.verb.name, [verb.name for verb in VERBS if verb.parallel])
             module, _, name = self.verb.run.partition(":")
-            function: Callable[[DictConfig, Invocation], None] = getattr(importlib.import_module(module), name)
+            function: Callable[[DictConfig, Invocation], int | None] = getattr(importlib.import_module(module), name)
             on_signals(interrupt)
             again = self.verb.measures and self.has_begun(directory)
             if again and is_done(directory, self.verb.name, typed_overrides()):
@@ -108,7 +109,7 @@ class Job:
                 if own is not None:
                     OmegaConf.update(cfg, "resume", own)
                     sys.argv.append(f"resume={in_quotes(own)}")  # for the processes that Lightning starts
-                function(cfg, self.invocation(peers))
+                code = function(cfg, self.invocation(peers)) or 0
                 self.leave_page(directory)
                 leave_nothing(directory, log_name)  # if the verb opened no run
         except (Exception, Interrupted, KeyboardInterrupt, SystemExit) as error:  # a user's module may call sys.exit

@@ -6,7 +6,7 @@ Tested by tests/verbs/test_bench.py.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,9 @@ from roundround.support.panels import Curve, Panel
 ABOUT, CSV, MARKDOWN = "bench.json", "bench.csv", "bench.md"
 FEW = 3  # variants beside the baseline that have a sentence each
 MOST_CURVES = 6
+NO_CLEAR = "no clear difference"
+WORDS = {BETTER: BETTER, NOT_TOLD_APART: NO_CLEAR, WORSE: WORSE}  # of json; any other verdict: not measured
+CODES = {BETTER: 0, NO_CLEAR: 3, WORSE: 4}  # exit codes
 MARKS = {BETTER: "+", WORSE: "-"}
 
 
@@ -44,13 +47,14 @@ class Standings:
     """The variants to show, compared with a baseline.
 
     found: all variants that have values; how much differences vary between seeds is estimated from all of them. chosen:
-    the variants to show.
+    the variants to show. tries: by variant, its try in the history of a search.
     """
 
     set: StandardSet
     found: Sequence[Standing]
     chosen: Sequence[Standing]
     baseline: Standing
+    tries: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @cached_property
     def rows(self) -> list[tuple[Standing, list[Record]]]:
@@ -109,14 +113,47 @@ class Standings:
     def sentences(self) -> list[str]:
         """A sentence for each variant except the baseline; no sentences if there are more than FEW such variants."""
         others = self.rows[1 : FEW + 1] if len(self.rows) <= FEW + 1 else []
-        return [sentence(s.name, self.baseline.name, some) for s, some in others]
+        return [
+            *(sentence(s.name, self.baseline.name, some) for s, some in others),
+            *(decision(name, one) for name, one in self.tries.items()),
+        ]
 
-    def show(self) -> None:
+    def document(self, directory: Path, commit: Any) -> dict[str, Any]:
+        """The verdict for a program. commit: the state of the code that made it."""
+        variants = [
+            {
+                "name": s.name,
+                "variant": s.variant,
+                "verdict": verdict_of(some),
+                "seeds": sorted(s.made),
+                "commits": sorted({str(made.get("commit")) for made in s.made.values()}),
+                "history": self.tries.get(s.name),
+                "numbers": [
+                    {**r, "verdict": None if r["better"] == "none" else WORDS.get(r["verdict"], "not measured")}
+                    for r in some
+                ],
+            }
+            for s, some in self.rows[1:]
+        ]
+        return {
+            "run": str(directory),
+            "verdict": max((str(one["verdict"]) for one in variants), key=CODES.__getitem__, default=NO_CLEAR),
+            "set": self.set.name,
+            "size": self.set.size,
+            "hash": self.set.hash,
+            "standard": self.set.is_standard,
+            "baseline": {"name": self.baseline.name, "seeds": sorted(self.baseline.made)},
+            "commit": commit,
+            "variants": variants,
+            "remarks": self.remarks(),
+        }
+
+    def show(self, *, on_output: bool = True) -> None:
         """Print the table, the sentences and the remarks."""
         table = self.overview()
-        print_table(table.rich(), on_output=True, first_to_leave=table.columns[:1:-1], see=CSV)
+        print_table(table.rich(), on_output=on_output, first_to_leave=table.columns[:1:-1], see=CSV)
         for line in self.sentences():
-            print_result(line)
+            (print_result if on_output else print_status)(line)
         for remark in self.remarks() if self.sentences() else []:
             print_status(remark)
         print_status(
@@ -135,6 +172,20 @@ class Standings:
             for s, some in self.rows
         ]
         return Table(title, ["variant", "seeds", *(column.name for column in self.set.columns)], rows, names=1)
+
+
+def verdict_of(records: Sequence[Record]) -> str:
+    """The verdict on a variant: worse if any number is, else better if any number is."""
+    return next((v for v in (WORSE, BETTER) if any(r["verdict"] == v for r in records)), NO_CLEAR)
+
+
+def decision(name: str, one: Mapping[str, Any]) -> str:
+    """The sentence about a try: `half: kept, e-value 2.1e+05, needed 126 (try 1)`."""
+    return (
+        f"{name}: {'kept' if one['kept'] else 'not kept'}, e-value {one['e_value']:.3g}, needed {one['needed']:.3g} "
+        f"(try {one['try']}{'' if one['seeds_are_new'] else '; its seeds are those of other tries'}"
+        f"{'' if one['same_as'] is None else '; tried before, as ' + one['variant'] + ', and adds no evidence'})"
+    )
 
 
 def text(record: Record) -> str:

@@ -41,7 +41,10 @@ OF_EVAL = [
 OF_PROBE = ["prompt=maximum ablate=lowest:0.5", "texts=foo", "length=1", "ablate=foo", "data=copy", "model=tiny"]
 OF_MAXKEY = ["test_sizes=[0]", "evaluate=nope", "min_items=0", "--temp nope", "seeds=0", "bfloat16=2", "run=nope"]
 OF_A_TASK = ["data.train_lengths=[4,2]", "tokenizer=bytes", "data.path=x", "init=stories260k"]
-OF_BENCH = ["set=v9", "size=huge", "nope.json", "baseline=", "pe=prope"]
+OF_BENCH = [
+    "set=v9", "size=huge", "nope.json", "baseline=", "pe=prope", "format=yaml", "history=x", "pe=nape history=.",
+    "pe=nape history=nowhere/x", f"pe=nape history={PLAIN_TEXT}", "pe=nape size=small history=x",
+]  # fmt: skip
 PAPERS = {"theory": ["rope.nope", "pe=rope", "device=nope"], "reproduce": ["rope.nope", "pe=rope", "model=tiny"]}
 PREPARE = ["prepare", "data=text", f"data.path={PLAIN_TEXT}", "tokenizer=bytes", "logger=none"]
 OF_PREPARE = ["n_processes=0", "to=", f"to={PLAIN_TEXT}", f"to=s3://key:{SECRET}@bucket/x", "batch_size=4"]

@@ -185,10 +185,144 @@ def test_every_combination_is_a_job_of_a_sweep() -> None:
     ]  # fmt: skip
 
 
+# -- the verdict for a program, and the tries of a search
+
+
+@pytest.mark.parametrize(("words", "code", "verdict"), [
+    (["pe=xpos"], 0, "better"), (["pe=p_rope"], 3, "no clear difference"), (["pe=nape"], 4, "worse"),
+    (["pe=xpos,p_rope"], 3, "no clear difference"), (["pe=xpos,p_rope,nape"], 4, "worse"),
+    (["pe=rope"], 3, "no clear difference"),
+])  # fmt: skip
+def test_a_program_gets_one_document_and_its_verdict_as_the_exit_code(
+    roundround: Callable[..., Done], words: Sequence[str], code: int, verdict: str
+) -> None:
+    done = roundround("bench", *words, "seeds=3", "format=json")
+    assert done.code == code, done.err
+    document = json.loads(done.out)
+    assert document["verdict"] == verdict
+    assert document["run"] == done.err.splitlines()[-1]
+    run = Path(document["run"])
+    assert {"bench.csv", "bench.md", "results.json"} <= {path.name for path in run.iterdir()}
+    assert json.loads((run / "run.json").read_text())["status"] == "done"
+    names = words[0].removeprefix("pe=").split(",")
+    assert {one["name"] for one in document["variants"]} == {*names} - {"rope"}
+    records = json.loads((run / "results.json").read_text())
+    for one in document["variants"]:
+        assert one["seeds"] == [1, 2, 3]
+        assert one["commits"] != ["None"]
+        assert len(one["numbers"]) == 24
+        for number in one["numbers"]:
+            [record] = [r for r in records if (r["variant"], r["metric"]) == (one["name"], number["metric"])]
+            same = ("difference", "difference_low", "difference_high", "p", "p_holm", "n_pairs", "unit")
+            assert {key: number[key] for key in same} == {key: record[key] for key in same}
+            words_of = {"not told apart": "no clear difference", "": None, "no value": "not measured"}
+            assert number["verdict"] == words_of.get(record["verdict"], record["verdict"])
+
+
+@pytest.mark.pages
+def test_a_worse_variant_has_a_page_too(roundround: Callable[..., Done]) -> None:
+    done = roundround("bench", "pe=nape", "format=json")
+    assert done.code == 4
+    assert (Path(json.loads(done.out)["run"]) / "report.html").stat().st_size > 0
+
+
+def test_what_could_not_be_measured_is_no_verdict(
+    roundround: Callable[..., Done], mine: Path, ran: list[list[str]]
+) -> None:
+    done = roundround("bench", *WORDS, "pe=alibi", "format=json")
+    assert done.code == 3
+    document = json.loads(done.out)
+    [one] = document["variants"]
+    verdicts = {number["metric"]: number["verdict"] for number in one["numbers"]}
+    assert verdicts == {"copying": "not measured", "copying 2x": "not measured", "promises": None}
+    assert document["standard"] is False
+    assert any("copying" in remark for remark in document["remarks"])
+
+
+def test_without_format_json_the_exit_code_says_only_that_it_is_done(roundround: Callable[..., Done]) -> None:
+    assert roundround("bench", "pe=nape", "seeds=3").code == 0
+
+
+def test_a_try_is_kept_or_not_and_recognised_when_it_comes_again(roundround: Callable[..., Done], here: Path) -> None:
+    words = ("bench", "pe=nape,p_rope", "seeds=3", "history=tries.jsonl")
+    done = roundround(*words)
+    assert done.code == 0
+    assert "nape: kept, e-value " in done.out
+    assert "p_rope: not kept, e-value " in done.out
+    lines = (here / "tries.jsonl").read_text().splitlines()
+    assert [(json.loads(line)["variant"], json.loads(line)["kept"]) for line in lines] == [
+        ("nape", True), ("p_rope", False),
+    ]  # fmt: skip
+    assert "nape: kept" in (done.directory / "bench.md").read_text()
+    again = roundround(*words, "format=json")
+    tried = {one["name"]: one["history"] for one in json.loads(again.out)["variants"]}
+    assert {name: (one["kept"], one["same_as"]) for name, one in tried.items()} == {
+        "nape": (True, 1), "p_rope": (False, 2),
+    }  # fmt: skip
+    assert "p_rope: not kept" in again.err
+    assert "tried before, as p_rope, and adds no evidence" in again.err
+    assert (here / "tries.jsonl").read_text().splitlines() == lines
+
+
+def test_another_seed_is_the_first_of_several(
+    roundround: Callable[..., Done], mine: Path, ran: list[list[str]]
+) -> None:
+    roundround("bench", *WORDS, "pe=nope", "seed=7", "seeds=2")
+    assert [word for words in ran if words[0] == "train" for word in words if word.startswith("seed=")] == [
+        "seed=7", "seed=8", "seed=7", "seed=8",
+    ]  # fmt: skip
+
+
+def test_a_change_of_the_code_is_another_variant(
+    roundround: Callable[..., Done], mine: Path, ran: list[list[str]], here: Path
+) -> None:
+    decides = "decides: {column: copying, spread: 0.01, effects: [0.1]}\n"
+    (mine / "bench/tiny.yaml").write_text(SET + decides)
+    words = ("bench", *WORDS, "pe=half", "history=tries.jsonl")
+    roundround(*words)
+    (mine / "half.py").write_text(HALF_PY.replace("0.5 *", "0.9 *"))
+    assert roundround(*words, "seed=2").code == 0
+    tried = [json.loads(line) for line in (here / "tries.jsonl").read_text().splitlines()]
+    assert [[*one["differences"]] for one in tried] == [["1"], ["2"]]
+    assert tried[0]["source"] != tried[1]["source"]
+
+
+def test_a_set_may_prefer_a_higher_number(
+    roundround: Callable[..., Done], mine: Path, ran: list[list[str]], here: Path
+) -> None:
+    (mine / "bench/tiny.yaml").write_text(SET + "decides: {column: copying, spread: 0.01, effects: [0.1]}\n")
+    assert "nope: kept" in roundround("bench", *WORDS, "pe=nope", "seeds=3", "history=tries.jsonl").out
+    words = ("pe=rope", "baseline=pe=nope", "seeds=3", "history=worse.jsonl")
+    assert "rope: not kept, e-value 0" in roundround("bench", *WORDS, *words).out
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    ("variant,loss\n", ["pe=nape"]), ('{"set": "v1"}\n', ["pe=nape"]), (None, []), (None, ["pe=rope"]),
+    (None, ["pe=nape", "size=small"]), (None, ["pe=nape", "history=."]), (None, ["pe=nape", "history="]),
+    (None, ["pe=nape", "history=nowhere/tries.jsonl"]), (None, ["pe=nape", "history=s3://bucket/tries"]),
+])  # fmt: skip
+def test_a_history_that_cannot_be_kept_is_refused_before_anything_is_trained(
+    roundround: Callable[..., Done], ran: list[list[str]], here: Path, text: str | None, words: Sequence[str]
+) -> None:
+    if text is not None:
+        (here / "tries.jsonl").write_text(text)
+    named = [] if any(word.startswith("history=") for word in words) else ["history=tries.jsonl"]
+    assert_refused(roundround("bench", *words, *named, "seed=4"), "history")
+    assert ran == []
+    assert sorted(path.name for path in here.glob("tries*")) == ([] if text is None else ["tries.jsonl"])
+
+
+def test_one_document_is_not_for_a_sweep(roundround: Callable[..., Done]) -> None:
+    done = roundround("bench", "-m", "pe=nape,p_rope", "format=json")
+    assert (done.code, done.out) == (2, "")
+    assert "format=json prints one document" in done.err
+
+
 @pytest.mark.parametrize(("words", "parts"), [
     (["optim.lr=1"], ["the set fixes everything except pe, softmax"]),
     (["set=v9"], ["no set=v9"]),
     (["size=huge"], ["no size=huge"]),
+    (["format=yaml"], ["no format=yaml (choices: table, json)"]),
     (["seeds=0"], ["seeds=0 must be at least 1"]),
     (["baseline=pe=pope"], ["baseline pope has no values"]),
     (["nothing.json"], ["nothing.json"]),

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from roundround.config.verb import HOW, REPLICATE, TRAIN, WHERE, Verb, at_least_one, check_seed, key
+from roundround.support.errors import UserError
 
 if TYPE_CHECKING:
     from roundround.config.verb import Node
@@ -30,6 +31,8 @@ class BenchConfig:
     baseline: list[str]
     device: str = key(HOW)
     trust: bool = key(WHERE)
+    history: str | None = key(WHERE)
+    format: str = key(WHERE)
     outputs: str = key(WHERE)
     logger: Node[Logger] = key(WHERE)
     seed: int | None = key(REPLICATE)
@@ -38,6 +41,8 @@ class BenchConfig:
         at_least_one(seeds=self.seeds)
         if self.seed is not None:
             check_seed(seed=self.seed)
+        if self.format not in ("table", "json"):
+            raise UserError(f"no format={self.format} (choices: table, json)")
 
 
 VERB = Verb(

@@ -5,6 +5,7 @@ Tested by tests/verbs/test_bench.py.
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,9 +22,11 @@ from roundround.analysis.standings import (
     Standing,
     Variant,
     add,
+    decide,
     format_variant,
     read_set,
     read_standing,
+    read_tries,
     read_yaml,
     stored,
     variants_of,
@@ -34,12 +37,12 @@ from roundround.distributed.child import VerbFailed
 from roundround.distributed.device import pick_device
 from roundround.records.directories import RESULTS, all_runs, read_manifest, runs_of
 from roundround.records.opening import now, opened_run
-from roundround.records.provenance import sources_of
+from roundround.records.provenance import config_hash, sources_of
 from roundround.records.run import Invocation
 from roundround.report import bench as report
-from roundround.support.console import print_status
+from roundround.support.console import print_document, print_result, print_status
 from roundround.support.errors import AlreadyReported, UserError, nearest, one_line
-from roundround.support.files import parse_json, read_text, sha256, write_atomically
+from roundround.support.files import home_expanded, parse_json, read_text, sha256, write_atomically
 from roundround.verbs.bench import BenchConfig
 
 VALUES = "values"  # the folder of a run with the values of its variants
@@ -47,23 +50,36 @@ LOG = "verbs.log"  # the file of a run with the output of the verbs that it star
 FIXED = ("trainer.precision=32-true",)  # for every training, as in the stored values: a GPU would choose bfloat16
 
 
-def bench(cfg: DictConfig, invocation: Invocation) -> None:
-    """Measure the named variants that have no values yet, then show all variants in comparison with the baseline."""
+def bench(cfg: DictConfig, invocation: Invocation) -> int | None:
+    """Measure the named variants that have no values yet, then show all variants in comparison with the baseline.
+
+    Returns the exit code for format=json, which says the verdict.
+    """
     config = checked(BenchConfig, cfg)
     the_set = read_set(config.set, config.size, invocation.config_dir)
     [baseline] = variants_of(config.baseline)
     wanted = variants_of(config.where) if config.where else []
-    seeds = [config.seed] if config.seed is not None else list(range(1, config.seeds + 1))
+    others = [variant for variant in wanted if variant != baseline]
+    first, as_json = 1 if config.seed is None else config.seed, config.format == "json"
+    seeds = list(range(first, first + config.seeds))
+    if as_json and invocation.sweep is not None:
+        raise UserError("format=json prints one document; give all variants to one command, without -m")
+    about = {"set": the_set.name, "size": the_set.size, "hash": the_set.hash, "baseline": baseline}
+    history = None if config.history is None else home_expanded(config.history, "history")
+    if history is not None and not (others and the_set.decides):
+        raise UserError("history= needs a variant to try, and a set and size that say what decides, as v1, default")
+    if history is not None:
+        read_tries(history, about)  # a damaged file is refused before anything is trained
     if config.device != "auto":
         pick_device(config.device)
     found = all_values(the_set, config, invocation.config_dir)
-    named = [*([baseline] if wanted else []), *(v for v in wanted if v != baseline)]
+    named = [*([baseline] if wanted else []), *others]
     for variant in [one for one in named if format_variant(one) not in found]:
         from roundround.trained.models import check_buildable  # imports torch, which the table does not need
 
         words = the_set.words(the_set.parts[0], variant, 1)
         check_buildable(OmegaConf.create(planned_config("train", words, config.outputs, invocation.config_dir)))
-    with opened_run(invocation, cfg) as run:
+    with opened_run(invocation, cfg, tell=print_status if as_json else print_result) as run:
         runner = SetRunner(the_set, config, invocation, found, run.directory)
         for variant in named:
             runner.complete(variant, seeds)
@@ -71,11 +87,22 @@ def bench(cfg: DictConfig, invocation: Invocation) -> None:
         if name not in found:
             raise UserError(f"baseline {name} has no values{nearest(name, found)}")
         chosen = [s for s in every if s.variant in [baseline, *wanted]] if wanted else every
-        standings = report.Standings(the_set, every, chosen, found[name])
+        tries = {
+            own: decide(history, about, the_set.decides, found[own], found[name], seeds, source)
+            for own, source in (
+                (format_variant(v), config_hash([v, files_of(v, invocation.config_dir)])) for v in others
+            )
+            if history is not None and the_set.decides is not None
+        }
+        standings = report.Standings(the_set, every, chosen, found[name], tries)
         run.results(standings.records(), variants=len(chosen))
         if run.writes:
             standings.leave(run.directory)
-            standings.show()
+            standings.show(on_output=not as_json)
+        document = standings.document(run.directory, run.manifest["git"])
+        if as_json:
+            print_document(json.dumps(document, indent=2) + "\n")
+    return report.CODES[document["verdict"]] if as_json else None
 
 
 def all_values(the_set: StandardSet, config: BenchConfig, config_dir: str | None) -> dict[str, Standing]:
