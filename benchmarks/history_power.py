@@ -76,7 +76,7 @@ def kept_of_a_climb(
 
 def kept_of_stored(rng: np.random.Generator, *, searches: int = SEARCHES) -> float:
     """The same, where a try has a stored variant's differences around their mean, as wide as its standard deviation."""
-    found = stored("v1", "default")
+    found = [standing for standing in stored("v1", "default") if len(standing.made) == 3]
     [base] = [standing for standing in found if format_variant(standing.variant) == "rope"]
     residuals = [np.array(paired(standing, base, COLUMN)) for standing in found if standing is not base]
     wide = np.array([math.sqrt(3 / 2) * (own - own.mean()) for own in residuals])  # [variant, seed]

@@ -99,6 +99,7 @@ def test_the_shares_of_all_tries_add_up_to_alpha() -> None:
 
 def test_the_set_says_how_its_stored_values_vary() -> None:
     pairs = [paired(standing, ROPE, LOSS) for standing in stored("v1", "default") if standing.name != "rope"]
+    pairs = [some for some in pairs if len(some) == 3]
     assert math.sqrt(np.mean([np.var(some, ddof=1) for some in pairs])) == pytest.approx(SPREAD, abs=5e-5)
     assert (LOSS.part, LOSS.number, LOSS.better) == ("language", "nats_per_token@128", "lower")
     assert read_set("v1", "small", None).decides is None
