@@ -1,7 +1,8 @@
 """All uses of private parts of torch, which may change without notice; no other module may use them.
 
-It holds the attention operators that return log-sum-exps, and the marks for functions that `torch.compile` cannot
-trace; setting a mark does not import the compiler. All were checked in the source of torch 2.6 to 2.13.
+It holds the attention operators that return log-sum-exps, what is asked of autograd and of dispatch modes, and the
+marks for functions that `torch.compile` cannot trace; setting a mark does not import the compiler. All were checked
+in the source of torch 2.6 to 2.13.
 
 Tested by tests/kernels/test_torch_internals.py and tests/training/test_compile.py.
 """
@@ -15,6 +16,7 @@ from typing import ParamSpec, TypeVar
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import _disable_current_modes
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -49,6 +51,17 @@ def once_per_compilation(function: Callable[P, T]) -> Callable[P, T]:
     """
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function
+
+
+def in_backward() -> bool:
+    """Whether autograd is computing gradients in this thread; activation checkpointing then calls modules again."""
+    return torch._C._current_graph_task_id() != -1
+
+
+def without_dispatch_modes() -> AbstractContextManager[object]:
+    """Inside the block, nobody who counts, caches or replaces operators sees them: selective checkpointing does."""
+    modes: AbstractContextManager[object] = _disable_current_modes()
+    return modes
 
 
 @contextmanager
