@@ -36,6 +36,7 @@ from roundround.support.errors import UserError
 
 ROWS = 32  # drawn from one text on each step that is measured
 LONGEST, KEPT = 512, 0.02  # of the self-test: the tokens it reads, and the relative change that counts as none
+Place = tuple[str, tuple[int, ...]]  # a module's name, and instructions of its code
 SDPA = F.scaled_dot_product_attention
 WRAPPERS = re.compile(r"\b(module|_orig_mod|_checkpoint_wrapped_module|_fsdp_wrapped_module)(\.|$)")  # in names
 CALLBACKS = {  # of libraries that are imported already; none is imported for this
@@ -65,13 +66,11 @@ class Watch:
                 "numbers, a run of wandb or a SummaryWriter"
             )
         self.every, self.to, self.seed, self.draw = every, to, seed, draw
-        self.records, self.layers = list[dict[str, Any]](), list[str]()
-        self.numbers: dict[tuple[str, tuple[int, ...]], int] = {}  # of the layers, by module and place in its code
-        self.layouts: dict[str, Layout] = {}  # one if the self-test told which, else both
+        self.records, self.layers, self.layouts = list[dict[str, Any]](), list[str](), dict[str, Layout]()
+        self.numbers = dict[Place, int]()  # of the layers
         self.steps = self.counted = self.n_measured = 0  # the number of the last step; how many were counted, measured
-        self.explicit = self.callback = False
-        self.optimizer: Any = None  # the one that counts the steps, if a step has several
-        self.due = ExitStack()
+        self.explicit = self.callback = False  # whether step() counts, and whether a trainer of a library calls
+        self.due, self.optimizers = ExitStack(), list[Any]()  # the first optimizer that makes a step counts them
 
     def __enter__(self) -> Self:
         if (other := Watch.entered) is not None:
@@ -104,8 +103,8 @@ class Watch:
             self.end_step(number)
 
     def after_optimizer(self, optimizer: Any, *rest: Any) -> None:
-        self.optimizer = self.optimizer or optimizer
-        if optimizer is self.optimizer and not self.explicit:
+        self.optimizers = self.optimizers or [optimizer]
+        if optimizer is self.optimizers[0] and not self.explicit:
             self.end_step()
 
     def end_step(self, number: int | None = None) -> None:
@@ -116,10 +115,11 @@ class Watch:
         self.begin()
 
     def begin(self) -> None:
-        spread = torch.distributed.is_available() and torch.distributed.is_initialized()
-        self.first = not spread or torch.distributed.get_rank() == 0
+        self.first = not (
+            torch.distributed.is_available() and torch.distributed.is_initialized() and torch.distributed.get_rank()
+        )
         self.measures = self.first and (self.steps + 1) % self.every == 0
-        self.found, self.training = dict[tuple[str, tuple[int, ...]], dict[str, Tensor]](), False
+        self.found, self.training = dict[Place, dict[str, Tensor]](), False
         if self.measures:
             self.due.enter_context(Calls(self.take_in))
             if "torch._dynamo" in sys.modules:  # what is compiled runs uncompiled, so that its calls are seen
@@ -177,8 +177,8 @@ class Watch:
             q_HTC, k_GKC, v_GKC = (at_least_float32(x.expand(*lead, *x.shape[-3:])[text]) for x in (query, key, value))
             mask = torch.ones((), dtype=torch.bool, device=query.device) if attn_mask is None else attn_mask
             mask_HRK = mask.expand(*query.shape[:-1], key.shape[-2])[text][:, rows_R]
-            scale = query.shape[-1] ** -0.5 if scale is None else scale
-            numbers, seen_K = row_numbers(q_HTC * scale, k_GKC, rows_R, mask_HRK, is_causal)
+            q_scaled = q_HTC * (query.shape[-1] ** -0.5 if scale is None else scale)
+            numbers, seen_K = row_numbers(q_scaled, k_GKC, rows_R, mask_HRK, is_causal)
             if (not self.found and "" not in self.layouts) or any(
                 one.n_pairs != query.shape[-1] // 2 for one in self.layouts.values()
             ):
@@ -230,9 +230,8 @@ class Watch:
         return Path(path)
 
 
+# shows the arguments of each call of `scaled_dot_product_attention` to a function, after the call
 class Calls(TorchFunctionMode):
-    """Shows the arguments of each call of `scaled_dot_product_attention` to a function, after the call."""
-
     def __init__(self, take_in: Callable[..., None]) -> None:
         self.take_in = take_in
 
@@ -248,8 +247,8 @@ class Calls(TorchFunctionMode):
         return out
 
 
+# `Watch`, as a callback of the libraries that are imported already
 def watch_class() -> type[Watch]:
-    """`Watch`, as a callback of the libraries that are imported already."""
     bases = [getattr(sys.modules[module], name) for module, name in CALLBACKS.items() if module in sys.modules]
     return type("Watch", (Watch, *bases), {"__doc__": Watch.__doc__})
 
@@ -260,7 +259,7 @@ def caller() -> tuple[str, tuple[int, ...], bool, bool]:
     A module is the first argument of a function on the stack; its name is the one in the outermost module there.
     """
     frames = [(frame, frame.f_code) for frame, _ in walk_stack(None)]
-    compiled = any(code.co_filename.endswith("eval_frame.py") for _, code in frames)
+    compiled = any(code.co_name == "compile_wrapper" for _, code in frames)  # of torch._dynamo
     firsts = [(frame.f_locals.get(code.co_varnames[0]), frame.f_lasti) for frame, code in frames if code.co_argcount]
     modules = [(first, place) for first, place in firsts if isinstance(first, nn.Module)]
     if not modules:
@@ -281,14 +280,14 @@ def row_numbers(
 
     A number is the mean over the heads and the rows that see a key. Positions are those of self-attention.
     """
+    is_bias = mask_HRK.is_floating_point()
     logits_HRK = (q_HTC[:, rows_R].reshape(len(k_GKC), -1, len(rows_R), q_HTC.shape[-1]) @ k_GKC[:, None].mT).flatten(
         0, 1
     )
+    logits_HRK = logits_HRK + at_least_float32(mask_HRK) if is_bias else logits_HRK
     distance_RK = rows_R[:, None] - torch.arange(k_GKC.shape[1], device=rows_R.device)
-    visible_HRK = mask_HRK & (distance_RK >= 0) if causal else mask_HRK
-    if mask_HRK.is_floating_point():
-        logits_HRK = logits_HRK + at_least_float32(mask_HRK)
-        visible_HRK = mask_HRK > torch.finfo(mask_HRK.dtype).min / 2
+    visible_HRK = mask_HRK > torch.finfo(mask_HRK.dtype).min / 2 if is_bias else mask_HRK
+    visible_HRK = visible_HRK & (distance_RK >= 0) if causal else visible_HRK
     n_HR, reads_HR = visible_HRK.sum(-1), visible_HRK.any(-1)
     alpha_HRK = logits_HRK.masked_fill(~visible_HRK, -torch.inf).softmax(-1).where(reads_HR[..., None], 0.0)
     largest_HR, smallest_HR = extreme_logits(logits_HRK, visible_HRK)
@@ -301,9 +300,11 @@ def row_numbers(
         "first_token_share": mean(alpha_HRK[..., 0], later_HR),
     }
     if q_HTC.shape[1] == k_GKC.shape[1]:
-        found["previous_token_share"] = mean((alpha_HRK * (distance_RK == 1)).sum(-1), later_HR)
-        found["diagonal_share"] = mean((alpha_HRK * (distance_RK == 0)).sum(-1), reads_HR)
-        found["mean_distance"] = mean((alpha_HRK * distance_RK.abs()).sum(-1), reads_HR)
+        found |= {
+            "previous_token_share": mean((alpha_HRK * (distance_RK == 1)).sum(-1), later_HR),
+            "diagonal_share": mean((alpha_HRK * (distance_RK == 0)).sum(-1), reads_HR),
+            "mean_distance": mean((alpha_HRK * distance_RK.abs()).sum(-1), reads_HR),
+        }
     return found, visible_HRK.flatten(0, 1).any(0)
 
 
@@ -323,8 +324,7 @@ def layouts_of(q_HTC: Tensor, v_GTC: Tensor) -> dict[str, Layout]:
     The self-test: if a token occurs twice in a text, its values in the first layer are equal. A rotation turns its
     queries by position and keeps the norms of the pairs; the wrong pairing does not keep them.
     """
-    n = q_HTC.shape[-1]
-    at_rest = torch.zeros(n // 2)
+    n, at_rest = q_HTC.shape[-1], torch.zeros(q_HTC.shape[-1] // 2)
     both = {f"_{name.replace('-', '_')}": Layout(at_rest, name, n) for name in PAIRINGS if n % 2 == 0}
     if q_HTC.shape[1] != v_GTC.shape[1] or n % 8:
         return both

@@ -384,9 +384,10 @@ def test_explicit_steps_replace_those_of_optimizers_and_may_have_numbers() -> No
         for n, tokens in enumerate(batches(4)):
             loss_of(model, tokens).backward()
             optimizer.step()
-            optimizer.step()
-            seen.step(n + 1)
-    assert [record["step"] for record in seen.records][-1] == 4
+            if n:
+                optimizer.step()  # no longer counts
+            seen.step()
+    assert [record["step"] for record in seen.records] == [2, 4]
     with watched(every=2) as seen:
         for tokens in batches(4):
             loss_of(model, tokens)
@@ -469,7 +470,8 @@ def test_a_compiled_model_is_seen_and_one_line_says_how(fullgraph: bool, in_plac
         trained(compiled, 4)
     assert seen.layers == ["h.0.attn", "h.1.attn"]
     assert len(seen.records) == 2
-    difference = max(float((a - b).abs().max()) for a, b in zip(plain.parameters(), model.parameters(), strict=True))
+    pairs = zip(plain.state_dict().values(), model.state_dict().values(), strict=True)
+    difference = max(float((a - b).abs().max()) for a, b in pairs)
     assert difference < 1e-3  # dropout is drawn the same; only rounding differs
 
 
@@ -570,6 +572,7 @@ def test_calls_of_other_functions_are_not_seen_and_that_is_said() -> None:
         assert seen.records == []
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_nested_tensors_are_not_read_and_that_is_said() -> None:
     q = torch.nested.nested_tensor([torch.randn(3, 2, 8), torch.randn(5, 2, 8)], layout=torch.jagged).transpose(1, 2)
     with watched(every=1) as seen:
@@ -606,7 +609,7 @@ def trainer_of(model: nn.Module, folder: Path, callbacks: list[Any], **options: 
     return Trainer(model, arguments, train_dataset=data, callbacks=callbacks)
 
 
-@pytest.mark.parametrize("options", [{}, {"gradient_checkpointing": True}])
+@pytest.mark.parametrize("options", [{}, {"activation_checkpointing": True}])
 def test_transformers_trainer(tmp_path: Path, options: dict[str, Any]) -> None:
     plain, model = llama(), llama()
     trainer_of(plain, tmp_path, [], **options).train()
