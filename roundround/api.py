@@ -370,9 +370,10 @@ def watch(*, every: int = 100, to: Any = None, seed: int = 0) -> Watch:
 
     The result is used in a `with` block around the loop, or as a callback of Lightning's Trainer or of transformers'
     Trainer. Every call of `torch.nn.functional.scaled_dot_product_attention` on such a step is measured, over a few
-    rows of one text, drawn by `seed`; a module that makes one call several times is measured at the first. A step ends
-    when the optimizer has made its step, or where you call `step()` of the watch. Training and its random numbers are
-    not changed; a compiled model runs uncompiled on the steps that are measured. Only the first process measures.
+    rows of one text of the batch, drawn by `seed`; a module that makes the same call several times is measured at the
+    first. A step ends when the optimizer has made its step, or where you call `step()` of the watch. Training and its
+    random numbers are not changed, except that a compiled model runs uncompiled on measured steps and rounds
+    otherwise. Only the first process measures.
 
     to: where the numbers go beside `records`: a path that ends in .jsonl, to which lines are added; a function of
     the step and the numbers; a run of wandb; a SummaryWriter of TensorBoard. Returns a `Watch`. Raises UserError for

@@ -10,8 +10,9 @@ Tested by tests/kernels/test_torch_internals.py and tests/training/test_compile.
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import ParamSpec, TypeVar
 
 import torch
@@ -26,6 +27,8 @@ flash_on_cpu_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_c
 flash = torch.ops.aten._scaled_dot_product_flash_attention
 flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_backward
 efficient = torch.ops.aten._scaled_dot_product_efficient_attention
+without_dispatch_modes = _disable_current_modes  # nobody who counts or caches operators, as checkpointing, sees them
+COMPILED_CALL = "compile_wrapper"  # the function on the stack that calls what is compiled
 efficient_backward = torch.ops.aten._scaled_dot_product_efficient_attention_backward
 
 
@@ -58,10 +61,9 @@ def in_backward() -> bool:
     return torch._C._current_graph_task_id() != -1
 
 
-def without_dispatch_modes() -> AbstractContextManager[object]:
-    """Inside the block, nobody who counts, caches or replaces operators sees them: selective checkpointing does."""
-    modes: AbstractContextManager[object] = _disable_current_modes()
-    return modes
+def nothing_compiled() -> AbstractContextManager[object]:
+    """Inside the block, all that `torch.compile` has compiled runs uncompiled; free if nothing was compiled."""
+    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
 
 
 @contextmanager

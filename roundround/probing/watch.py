@@ -2,7 +2,7 @@
 
 Nothing of the model is edited. On a measured step, a `TorchFunctionMode` sees the calls, and the stack of Python says
 which module made a call; a hook of all optimizers says when a step has ended. On all other steps only that hook runs.
-The numbers are those of a few rows of one text, drawn by the seed and the step.
+The numbers are those of a few rows of one text of the batch, drawn by the seed; the rows are the same on every step.
 Shapes: H heads, G key heads, R drawn rows, K keys, T tokens, C head channels, P channel pairs.
 
 Tested by tests/probing/test_watch.py.
@@ -29,13 +29,13 @@ from torch.overrides import TorchFunctionMode
 
 from roundround.kernels.precision import at_least_float32
 from roundround.kernels.row_measures import entropy_of_weights, extreme_logits
-from roundround.kernels.torch_internals import in_backward, without_dispatch_modes
+from roundround.kernels.torch_internals import COMPILED_CALL, in_backward, nothing_compiled, without_dispatch_modes
 from roundround.probing.layout import PAIRINGS, Layout
 from roundround.support.console import print_status
 from roundround.support.errors import UserError
 
-ROWS = 32  # drawn from one text on each step that is measured
-LONGEST, KEPT = 512, 0.02  # of the self-test: the tokens it reads, and the relative change that counts as none
+# the rows drawn on a measured step; of the self-test: the tokens it reads, and the relative change that counts as none
+ROWS, LONGEST, KEPT = 32, 512, 0.02
 Place = tuple[str, tuple[int, ...]]  # a module's name, and instructions of its code
 SDPA = F.scaled_dot_product_attention
 WRAPPERS = re.compile(r"\b(module|_orig_mod|_checkpoint_wrapped_module|_fsdp_wrapped_module)(\.|$)")  # in names
@@ -91,7 +91,7 @@ class Watch:
         if kind is None and self.first and not self.n_measured:
             warnings.warn(
                 f"watch: {self.counted} steps were counted and every={self.every}, so none was measured; give a "
-                "smaller every, or call step() of the watch at the end of each step if no optimizer of torch makes them",
+                "smaller every, or call step() of the watch after each step if no optimizer of torch makes them",
                 stacklevel=2,
             )
 
@@ -121,9 +121,8 @@ class Watch:
         self.measures = self.first and (self.steps + 1) % self.every == 0
         self.found, self.training = dict[Place, dict[str, Tensor]](), False
         if self.measures:
+            self.due.enter_context(nothing_compiled())
             self.due.enter_context(Calls(self.take_in))
-            if "torch._dynamo" in sys.modules:  # what is compiled runs uncompiled, so that its calls are seen
-                self.due.enter_context(torch.compiler.set_stance("force_eager"))
 
     # -- what Lightning and transformers call
 
@@ -170,7 +169,7 @@ class Watch:
             )
         if training > self.training:  # what was seen is of a validation
             self.found, self.training = {}, True
-        lead, generator = query.shape[:-3], torch.Generator().manual_seed(self.seed * 1_000_003 + self.steps)
+        lead, generator = query.shape[:-3], torch.Generator().manual_seed(self.seed)
         with without_dispatch_modes(), torch.autocast(query.device.type, enabled=False):
             text = tuple(int(torch.randint(n, (), generator=generator)) for n in lead)
             rows_R = torch.randperm(query.shape[-2], generator=generator)[:ROWS].sort().values.to(query.device)
@@ -259,7 +258,7 @@ def caller() -> tuple[str, tuple[int, ...], bool, bool]:
     A module is the first argument of a function on the stack; its name is the one in the outermost module there.
     """
     frames = [(frame, frame.f_code) for frame, _ in walk_stack(None)]
-    compiled = any(code.co_name == "compile_wrapper" for _, code in frames)  # of torch._dynamo
+    compiled = any(code.co_name == COMPILED_CALL for _, code in frames)
     firsts = [(frame.f_locals.get(code.co_varnames[0]), frame.f_lasti) for frame, code in frames if code.co_argcount]
     modules = [(first, place) for first, place in firsts if isinstance(first, nn.Module)]
     if not modules:

@@ -35,6 +35,7 @@ OF_ATTENTION = {  # {a number that is logged for each layer: (title, label, poss
     "query_norms": ("Norms of queries at the last step", "mean norm", (0.0, None)),
     "key_norms": ("Norms of keys at the last step", "mean norm", (0.0, None)),
 }
+PAIRINGS = {"": "", "_half_split": ", half-split pairs", "_interleaved": ", interleaved pairs"}  # the end of a name
 MOST_LAYERS = 8  # in a panel; of more layers, some are drawn, evenly spread
 
 
@@ -67,20 +68,18 @@ def attention_panels(lines: Sequence[Record]) -> list[Panel]:
     """
     panels = list[Panel]()
     named = {key: key.rpartition("_layer_") for line in lines for key in line}
-    for (name, (title, label, possible)), pairing in product(OF_ATTENTION.items(), ("", "_half_split", "_interleaved")):
+    for (name, (title, label, possible)), (pairing, how) in product(OF_ATTENTION.items(), PAIRINGS.items()):
         found = {int(layer): key for key, (measure, _, layer) in named.items() if measure == name + pairing}
         apart = -(-len(found) // MOST_LAYERS) or 1
-        last = {layer: found[layer] for layer in sorted(found)[::apart]}
-        by_pair = name.endswith("norms")
-        curves = [
-            Curve(f"layer {layer}", range(len(lines[-1][key])), lines[-1][key])
-            if by_pair
-            else logged(lines, key, f"layer {layer}")[0]
-            for layer, key in last.items()
-        ]
+        drawn = [(f"layer {layer}", found[layer]) for layer in sorted(found)[::apart]]
+        if by_pair := name.endswith("norms"):
+            last = {key: line[key] for line in lines for _, key in drawn if key in line}
+            curves = [Curve(words, range(len(last[key])), last[key]) for words, key in drawn]
+        else:
+            curves = [logged(lines, key, words)[0] for words, key in drawn]
         note = f"One of every {apart} layers." if apart > 1 else ""
         across = "pair of channels, the fastest first" if by_pair else ACROSS
-        panels.append(Panel(across, label, curves, title=title + in_words(pairing), note=note, possible=possible))
+        panels.append(Panel(across, label, curves, title=title + how, note=note, possible=possible))
     return panels
 
 

@@ -224,7 +224,7 @@ def test_the_numbers_are_those_of_dense_attention_in_float64(name: str, dtype: t
     with watched(every=1, seed=5) as seen:
         F.scaled_dot_product_attention(q, k, v, **options)
         seen.step()
-    text = int(torch.randint(3, (), generator=torch.Generator().manual_seed(5 * 1_000_003)))
+    text = int(torch.randint(3, (), generator=torch.Generator().manual_seed(5)))
     mask = options.get("attn_mask")
     mask = mask.expand(3, 4, 12, 12)[text] if mask is not None else None
     scale = options.get("scale", 8**-0.5)
@@ -237,7 +237,7 @@ def test_the_numbers_are_those_of_dense_attention_in_float64(name: str, dtype: t
     assert sum(name.startswith("key_") for name in found) == 4
 
 
-def test_of_a_long_text_a_few_rows_are_drawn_by_the_seed_and_the_step() -> None:
+def test_of_a_long_text_a_few_rows_are_drawn_by_the_seed_the_same_on_every_step() -> None:
     q, k = (torch.randn(2, 100, 8, generator=torch.Generator().manual_seed(n)) for n in range(2))  # three axes
     found = []
     for seed in (0, 0, 1):
@@ -247,8 +247,9 @@ def test_of_a_long_text_a_few_rows_are_drawn_by_the_seed_and_the_step() -> None:
                 seen.step()
         found.append([layer(record)["attention_entropy"] for record in seen.records])
     assert found[0] == found[1]
-    assert len({*found[0], *found[2]}) == 4
-    rows = torch.randperm(100, generator=torch.Generator().manual_seed(1))[: watching.ROWS].sort().values.tolist()
+    assert len({*found[0]}) == 1
+    assert found[0] != found[2]
+    rows = torch.randperm(100, generator=torch.Generator().manual_seed(0))[: watching.ROWS].sort().values.tolist()
     expected = dense(q, k, None, True, 8**-0.5, rows)
     assert found[0][1] == pytest.approx(expected["attention_entropy"], abs=rounding(100 * 8, 5.0))
 
@@ -509,6 +510,7 @@ def test_the_page_has_a_curve_for_each_layer_and_their_modules(tmp_path: Path) -
     for title in ("Entropy of attention", "Largest logit", "Weight on the first token", "Norms of queries at the last"):
         assert title in text
     assert "h.9.attn" in text
+    assert "Where it comes from" not in text
     assert "One of every 2 layers." in text
     assert text.count("<svg viewBox") == 12
     entropy = seen.records[1]["attention_entropy_layer_8"]
