@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 
-.PHONY: help demo test gpu size engines test-cpus test-all test-faults test-cluster contract lint types docs tables readme wheel bench clean
+.PHONY: help demo test gpu size engines test-cpus test-all test-faults test-cluster contract lint types docs tables readme wheel bench watch-others clean
 
 help:
 	@echo "make demo    set up, train a p-RoPE model on real text, measure it (about 4 minutes and an install)"
@@ -21,6 +21,7 @@ help:
 	@echo "make bench   training, attention and probes against other implementations (about an hour)"
 	@echo "make gpu     what waits for a GPU: its tests, attention to 128k, throughput, max retrieval (25 minutes; DRY=1 on a CPU)"
 	@echo "make engines  which mistakes of position engines make, each in an environment of its own (two hours; ENGINES=mlx_lm: minutes)"
+	@echo "make watch-others  rr.watch in nanoGPT, nanochat and x-transformers, fetched for it (needs a network)"
 	@echo "make size    statements by room beside the budget, and the share of the rooms of the mission"
 
 $(INSTALLED): pyproject.toml constraints.txt
@@ -106,6 +107,9 @@ bench: $(INSTALLED)
 
 engines: $(INSTALLED)
 	$(BIN)/python benchmarks/engines.py $(ENGINES)
+
+watch-others: $(INSTALLED)
+	$(BIN)/python benchmarks/watch_others.py
 
 size: $(INSTALLED)
 	$(BIN)/python benchmarks/size.py

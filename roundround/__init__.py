@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         run,
         runs,
         train,
+        watch,
     )
 
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "run",
     "runs",
     "train",
+    "watch",
 ]
 
 

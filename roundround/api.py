@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from roundround.pe.base import PositionalEncoding
     from roundround.probing.probe import Probe
     from roundround.probing.rows import AttentionWeights
+    from roundround.probing.watch import Watch
     from roundround.softmax.base import AttentionSoftmax
 
 # -- models
@@ -359,6 +360,33 @@ def train(*words: str) -> Run:
         resume = last_line("resume with: roundround train ")
         hint = f'; rr.train("{resume}") resumes it' if resume else ""
         raise KeyboardInterrupt(f"roundround train was stopped{hint}") from None
+
+
+# -- training loops of others
+
+
+def watch(*, every: int = 100, to: Any = None, seed: int = 0) -> Watch:
+    """See what attention does in any training loop of PyTorch, on every `every`-th step, without an edit of the model.
+
+    The result is used in a `with` block around the loop, or as a callback of Lightning's Trainer or of transformers'
+    Trainer. Every call of `torch.nn.functional.scaled_dot_product_attention` on such a step is measured, over a few
+    rows of one text of the batch, drawn by `seed`; a module that makes the same call several times is measured at the
+    first. A step ends when the optimizer has made its step, or where you call `step()` of the watch. Training and its
+    random numbers are not changed, except that a compiled model runs uncompiled on measured steps and rounds
+    otherwise. Only the first process measures.
+
+    to: where the numbers go beside `records`: a path that ends in .jsonl, to which lines are added; a function of
+    the step and the numbers; a run of wandb; a SummaryWriter of TensorBoard. Returns a `Watch`. Raises UserError for
+    a value that is not allowed, and if two watches are active at once.
+
+        with rr.watch(every=100, to="attention.jsonl") as seen:
+            train(model)
+        seen.page("attention.html")
+    """
+    from roundround.probing.watch import watch_class
+    from roundround.report.train_panels import write_page_of_watch
+
+    return watch_class()(every, to, seed, write_page_of_watch)
 
 
 # -- figures

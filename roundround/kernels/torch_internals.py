@@ -1,7 +1,8 @@
 """All uses of private parts of torch, which may change without notice; no other module may use them.
 
-It holds the attention operators that return log-sum-exps, and the marks for functions that `torch.compile` cannot
-trace; setting a mark does not import the compiler. All were checked in the source of torch 2.6 to 2.13.
+It holds the attention operators that return log-sum-exps, what is asked of autograd and of dispatch modes, and the
+marks for functions that `torch.compile` cannot trace; setting a mark does not import the compiler. All were checked
+in the source of torch 2.6 to 2.13.
 
 Tested by tests/kernels/test_torch_internals.py and tests/training/test_compile.py.
 """
@@ -9,12 +10,14 @@ Tested by tests/kernels/test_torch_internals.py and tests/training/test_compile.
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import ParamSpec, TypeVar
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import _disable_current_modes
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -24,6 +27,8 @@ flash_on_cpu_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_c
 flash = torch.ops.aten._scaled_dot_product_flash_attention
 flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_backward
 efficient = torch.ops.aten._scaled_dot_product_efficient_attention
+without_dispatch_modes = _disable_current_modes  # nobody who counts or caches operators, as checkpointing, sees them
+COMPILED_CALL = "compile_wrapper"  # the function on the stack that calls what is compiled
 efficient_backward = torch.ops.aten._scaled_dot_product_efficient_attention_backward
 
 
@@ -49,6 +54,16 @@ def once_per_compilation(function: Callable[P, T]) -> Callable[P, T]:
     """
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function
+
+
+def in_backward() -> bool:
+    """Whether autograd is computing gradients in this thread; activation checkpointing then calls modules again."""
+    return torch._C._current_graph_task_id() != -1
+
+
+def nothing_compiled() -> AbstractContextManager[object]:
+    """Inside the block, all that `torch.compile` has compiled runs uncompiled; free if nothing was compiled."""
+    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
 
 
 @contextmanager

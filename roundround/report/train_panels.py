@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from roundround.report.drawing.tables import Record, in_words, number, shown, tables_of
-from roundround.report.page.view import RunFiles, Section, View
+from roundround.report.drawing.tables import Record, Table, in_words, number, shown, tables_of
+from roundround.report.page.view import RunFiles, Section, View, html
+from roundround.support.files import write_atomically
 from roundround.support.panels import Curve, Panel, numbers
 
 MOST_POINTS = 300  # of a curve; if more steps were logged, neighbours are averaged
@@ -18,12 +21,29 @@ OTHERS = {  # {another logged number: (title, label)}
     "grad_norm": ("Gradient norm, before clipping", "norm"),
     "tokens_per_second": ("Speed", "tokens per second"),
 }
+OF_ATTENTION = {  # {a number that is logged for each layer: (title, label, possible values)}
+    "attention_entropy": ("Entropy of attention", "nats", (0.0, None)),
+    "attention_entropy_share": ("Entropy, as a share of the largest possible", "share of ln n", (0.0, 1.0)),
+    "largest_logit": ("Largest logit", "logit", (None, None)),
+    "logit_spread": ("Largest less smallest logit of a row", "difference", (0.0, None)),
+    "first_token_share": ("Weight on the first token", "share", (0.0, 1.0)),
+    "previous_token_share": ("Weight on the token before", "share", (0.0, 1.0)),
+    "diagonal_share": ("Weight on the token itself", "share", (0.0, 1.0)),
+    "mean_distance": ("Mean distance of attention", "tokens", (0.0, None)),
+    "query_share_of_slowest_quarter": ("Queries: slowest quarter of the pairs", "share of squared norm", (0.0, 1.0)),
+    "key_share_of_slowest_quarter": ("Keys: slowest quarter of the pairs", "share of squared norm", (0.0, 1.0)),
+    "query_norms": ("Norms of queries at the last step", "mean norm", (0.0, None)),
+    "key_norms": ("Norms of keys at the last step", "mean norm", (0.0, None)),
+}
+PAIRINGS = {"": "", "_half_split": ", half-split pairs", "_interleaved": ", interleaved pairs"}  # the end of a name
+MOST_LAYERS = 8  # in a panel; of more layers, some are drawn, evenly spread
 
 
 def view(files: RunFiles, records: list[Record]) -> View:
     """Loss, held-out loss, right answers of a task, learning rate, gradient norm and speed; then results as tables."""
     curves = Section("Curves", panels=panels(files.run.metrics()))
-    return View([curves, Section("Results", tables=tables_of(records))], scope=scope(files.run.manifest))
+    attention = Section("Attention", panels=attention_panels(files.run.metrics()))
+    return View([curves, attention, Section("Results", tables=tables_of(records))], scope=scope(files.run.manifest))
 
 
 def panels(lines: Sequence[Record]) -> list[Panel]:
@@ -39,6 +59,44 @@ def panels(lines: Sequence[Record]) -> list[Panel]:
         curve, note = logged(lines, name, label)
         found.append(Panel(ACROSS, label, [curve], title=title, note=note, possible=(0.0, None), whole=True))
     return found
+
+
+def attention_panels(lines: Sequence[Record]) -> list[Panel]:
+    """A panel for each number of attention, with a curve for each layer, from lines of metrics.jsonl or of a watch.
+
+    Norms by pair are those of the last line. A watch that cannot tell the pairing of channels has numbers of both.
+    """
+    panels = list[Panel]()
+    named = {key: key.rpartition("_layer_") for line in lines for key in line}
+    for (name, (title, label, possible)), (pairing, how) in product(OF_ATTENTION.items(), PAIRINGS.items()):
+        found = {int(layer): key for key, (measure, _, layer) in named.items() if measure == name + pairing}
+        apart = -(-len(found) // MOST_LAYERS) or 1
+        drawn = [(f"layer {layer}", found[layer]) for layer in sorted(found)[::apart]]
+        if by_pair := name.endswith("norms"):
+            last = {key: line[key] for line in lines for _, key in drawn if key in line}
+            curves = [Curve(words, range(len(last[key])), last[key]) for words, key in drawn]
+        else:
+            curves = [logged(lines, key, words)[0] for words, key in drawn]
+        note = f"One of every {apart} layers." if apart > 1 else ""
+        across = "pair of channels, the fastest first" if by_pair else ACROSS
+        panels.append(Panel(across, label, curves, title=title + how, note=note, possible=possible))
+    return panels
+
+
+def write_page_of_watch(records: Sequence[Record], layers: Sequence[str], path: Path) -> None:
+    """Write the page of a watch: its curves, and the names of its layers."""
+    table = Table("Module of each layer", ["layer", "module"], [list(pair) for pair in enumerate(layers)])
+    values: dict[str, Any] = {
+        "title": "Attention while a model trains",
+        "subject": f"{len(layers)} layers, steps {records[0]['step']:,} to {records[-1]['step']:,}",
+        "status": "done",
+        "scope": ["Each number is that of a few rows of one text of the step's batch, over all heads of a layer."],
+        "data": None,
+        "settings": Table("", [], []),
+        **dict.fromkeys(("findings", "remarks", "headline", "config", "common", "commands", "facts"), ()),
+    }
+    sections = [Section("Attention", panels=attention_panels(records)), Section("Layers", tables=[table])]
+    write_atomically(path, html(values, sections))
 
 
 def logged(lines: Sequence[Record], name: str, words: str, **look: Any) -> tuple[Curve, str]:

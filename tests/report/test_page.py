@@ -161,3 +161,17 @@ def test_a_table_that_would_fill_the_page_is_cut_and_says_how_many_rows_more_the
     rows = len(Page(text).column("layer"))
     assert rows + int(re.findall(r"([\d,]+) more rows", Page(text).text)[0].replace(",", "")) == 1500
     assert rows >= 200
+
+
+def test_the_page_of_a_run_has_the_statistics_of_attention(tmp_path: Path) -> None:
+    lines = [{"step": s, "loss": 5 - s / 10} for s in range(1, 9)]
+    for line in lines[3::4]:
+        line |= {f"{name}_layer_{layer}": line["step"] + layer for layer in range(2)
+                 for name in ("largest_logit", "attention_entropy", "first_token_share")}  # fmt: skip
+    text = page_of(train_run(tmp_path / "run", "".join(json.dumps(line) + "\n" for line in lines)))
+    assert "<h2>Attention</h2>" in text
+    for title in ("Entropy of attention", "Largest logit", "Weight on the first token"):
+        assert text.count(f"<figcaption>{title}</figcaption>") == 1
+    assert "layer 1: 9.000 at 8.000" in text
+    assert "Mean distance" not in text
+    assert "<h2>Attention</h2>" not in page_of(train_run(tmp_path / "other", '{"step": 1, "loss": 5}\n'))
