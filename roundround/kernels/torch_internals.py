@@ -1,7 +1,8 @@
 """All uses of private parts of torch, which may change without notice; no other module may use them.
 
-It holds the attention operators that return log-sum-exps, and the marks for functions that `torch.compile` cannot
-trace; setting a mark does not import the compiler. All were checked in the source of torch 2.6 to 2.13.
+It holds the attention operators that return log-sum-exps, the active function modes, and the marks for functions that
+`torch.compile` cannot trace; setting a mark does not import the compiler. All were checked in the source of torch 2.6
+to 2.13.
 
 Tested by tests/kernels/test_torch_internals.py and tests/training/test_compile.py.
 """
@@ -25,6 +26,7 @@ flash = torch.ops.aten._scaled_dot_product_flash_attention
 flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_backward
 efficient = torch.ops.aten._scaled_dot_product_efficient_attention
 efficient_backward = torch.ops.aten._scaled_dot_product_efficient_attention_backward
+function_modes: Callable[[], list[object]] = torch.overrides._get_current_function_mode_stack
 
 
 def outside_compilation(function: Callable[P, T]) -> Callable[P, T]:
