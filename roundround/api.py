@@ -24,13 +24,14 @@ from roundround.support.console import print_status
 from roundround.support.errors import AlreadyReported, Interrupted, UserError
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
     from roundround.data.corpora import Corpus
     from roundround.data.tokenizers import Vocabulary
     from roundround.hf.patching.patch import Patch
     from roundround.kernels.keys import AttentionShape
     from roundround.model.decoder import Decoder
+    from roundround.model.parts import Normaliser
     from roundround.pe.base import PositionalEncoding
     from roundround.probing.probe import Probe
     from roundround.probing.rows import AttentionWeights
@@ -253,6 +254,128 @@ def patch(
     if patched.remark is not None:
         warnings.warn(patched.remark, stacklevel=2)
     return patched
+
+
+# -- in a model of one's own
+
+
+def normaliser(
+    name: str | Callable[[AttentionShape], AttentionSoftmax],
+    *,
+    n_layers: int | None = None,
+    n_heads: int | None = None,
+    head_dim: int | None = None,
+    d_model: int | None = None,
+    train_length: int | None = None,
+    layer: int = 0,
+    **numbers: float | bool | None,
+) -> Normaliser:
+    """A normaliser for your own model: in place of PyTorch's attention in a `with` block, or as a part for `attend`.
+
+    name: an option (`roundround list softmax`), or a function from an AttentionShape to the module. numbers: new values
+    for keys of the option. n_heads, head_dim, d_model, train_length: sizes of the model, in tokens for the last; a
+    normaliser that needs one of them and does not get it says so. layer: the number of the part's layer. n_layers: the
+    number of layers of a replacement, if each needs its own parameters.
+
+        with rr.normaliser("entmax15"):
+            loss = model(tokens, targets)  # every F.scaled_dot_product_attention
+            loss.backward()
+
+    Returns an `nn.Module`; `layers` are the normalisers. Inside the block masks, `is_causal`, `scale`, `enable_gqa` and
+    `dropout_p` mean what they mean to PyTorch. If the normaliser learns, give `n_heads` and `n_layers`, and its
+    `parameters()` to the optimizer. Its layers belong to the modules that call attention, in the order of their first
+    calls, so use it for one model. With activation checkpointing, call `backward` in the block too. Raises UserError or
+    ValueError for an unknown name or number, a mask that is neither causal nor a window nor padding, a normaliser that
+    reads the input of its layer, and another number of layers.
+    """
+    from roundround.asking.loaded_model import maker_of
+    from roundround.model.parts import Normaliser, Sizes
+
+    make = maker_of("softmax", name, numbers)
+    return Normaliser(
+        [
+            make(Sizes(n_heads=n_heads, head_dim=head_dim, d_model=d_model, train_length=train_length, layer=layer + i))
+            for i in range(n_layers or 1)
+        ],
+        n_layers,
+    )
+
+
+def encoding(
+    name: str | Callable[[AttentionShape], PositionalEncoding],
+    *,
+    n_heads: int,
+    head_dim: int,
+    n_key_heads: int | None = None,
+    d_model: int | None = None,
+    train_length: int | None = None,
+    layer: int = 0,
+    **numbers: float | bool | list[float] | None,
+) -> PositionalEncoding:
+    """An encoding as a part of your own model, for `attend`; its parameters are those of an `nn.Module`.
+
+    name: an option (`roundround list pe`), or a function from an AttentionShape to the module. numbers: new values for
+    keys of the option. n_key_heads: None for `n_heads`. d_model: the width of the layer's input; None for
+    n_heads * head_dim. train_length: the training context in tokens; an encoding that needs it and does not get it says
+    so. layer: the number of the layer. Raises UserError for an unknown name or number.
+
+        alibi = rr.encoding("alibi", n_heads=8, head_dim=64)
+    """
+    from roundround.asking.loaded_model import maker_of
+    from roundround.model.parts import Sizes
+
+    return maker_of("pe", name, numbers)(  # type: ignore[no-any-return]
+        Sizes(
+            n_heads=n_heads,
+            n_key_heads=n_key_heads or n_heads,
+            head_dim=head_dim,
+            d_model=d_model or n_heads * head_dim,
+            train_length=train_length,
+            layer=layer,
+        )
+    )
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    normaliser: Normaliser | AttentionSoftmax,
+    encoding: PositionalEncoding | None = None,
+    x: Tensor | None = None,
+    pos: Tensor | None = None,
+    valid: Tensor | None = None,
+    causal: bool = True,
+    window: int | None = None,
+    scale: float | None = None,
+) -> Tensor:
+    """Attention [B, H, T, C] by an encoding and a normaliser, as in a layer of roundround's own decoder.
+
+    q, k, v: queries [B, H, T, C], keys and values [B, G, T, C] of whole texts, not rotated; G divides H. encoding,
+    normaliser: the parts from `encoding` and `normaliser`; without an encoding there are no positions. x: the layer's
+    input [B, T, D], from which q, k and v are made, for parts that read it (FoX, ASEntmax). pos: the positions, int64
+    [1 or B, T]; None for 0, 1, 2, ... valid: False at padding, [B, T]. causal: whether a query sees only its own token
+    and those before it. window: the number of tokens that a query sees, its own included. scale: the factor of q . k;
+    None for 1 / sqrt(C). Raises ValueError if a part does not fit the tensors or lacks `x`.
+
+        y = rr.attend(q, k, v, encoding=self.encoding, normaliser=self.normaliser, x=x)
+    """
+    from roundround.model import parts
+
+    return parts.attend(
+        q,
+        k,
+        v,
+        encoding=encoding,
+        normaliser=normaliser,
+        x_BTD=x,
+        pos_BT=pos,
+        valid_BT=valid,
+        causal=causal,
+        window=window,
+        scale=scale,
+    )
 
 
 # -- runs

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from torch import nn
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from roundround.hf.load import ProbedHuggingFaceModel
     from roundround.hf.patching.attention import MakeSoftmax
     from roundround.hf.patching.patch import MakeEncoding
+    from roundround.kernels.keys import AttentionShape
 
 NAME = "the model"  # for a decoder of this project, because it does not know its run
 
@@ -153,36 +153,35 @@ def given_to_read(
         )
 
 
-def made(make: Any, family: type[nn.Module], shape: Any) -> nn.Module:
-    """The module that the user's function makes for a layer. Raises UserError if it is not of class `family`."""
-    found = make(shape) if callable(make) else make
-    if not isinstance(found, family):
-        raise UserError(f"rr.patch takes a name, or a function that makes a {family.__name__}, not {found!r}")
-    return found
+def maker_of(group: str, option: Any, numbers: Mapping[str, Any]) -> Any:
+    """A function that makes the normaliser or encoding of a layer from its shape; None if there is no option.
+
+    group: `softmax` or `pe`. option: the name of an option, or a user's function. numbers: values for its parameters.
+    """
+    family: Any = {"softmax": AttentionSoftmax, "pe": PositionalEncoding}[group]
+
+    def made(shape: AttentionShape) -> Any:
+        found = option(shape) if callable(option) else option
+        if not isinstance(found, family):
+            raise UserError(f"give a name, or a function that makes a {family.__name__}, not {found!r}")
+        return found
+
+    return maker(load_option(group, option, **numbers), family) if isinstance(option, str) else option and made
 
 
 def makers_of(
     softmax: str | MakeSoftmax | None, pe: str | MakeEncoding | None, numbers: Mapping[str, Any]
 ) -> tuple[MakeSoftmax | None, MakeEncoding | None]:
-    """Functions that make the normaliser and the encoding of each layer, from names of options or the user's functions.
+    """`maker_of` a normaliser and an encoding.
 
     numbers: values for parameters of the named options. Raises UserError if a parameter belongs to none of the named
     options or to both of them.
     """
-    families: dict[str, tuple[Any, type[nn.Module]]] = {
-        "softmax": (softmax, AttentionSoftmax),
-        "pe": (pe, PositionalEncoding),
-    }
-    known = {
-        group: {*load_option(group, of)} - {"_target_"} for group, (of, _) in families.items() if isinstance(of, str)
-    }
-    makers: dict[str, Any] = {}
-    for group, (of, family) in families.items():
-        own = {name: value for name, value in numbers.items() if name in known.get(group, ())}
-        option = load_option(group, of, **own) if group in known else None
-        makers[group] = of and partial(made, of, family) if option is None else maker(option, family)
+    given = {"softmax": softmax, "pe": pe}
+    known = {group: {*load_option(group, of)} - {"_target_"} for group, of in given.items() if isinstance(of, str)}
     for name in numbers:
         if sum(name in names for names in known.values()) != 1:
             near = nearest(name, [key for names in known.values() for key in names])
             raise UserError(f"'{name}' must be a parameter of exactly one of the named options{near}")
-    return makers["softmax"], makers["pe"]
+    own = {group: {name: numbers[name] for name in numbers if name in known.get(group, ())} for group in given}
+    return maker_of("softmax", softmax, own["softmax"]), maker_of("pe", pe, own["pe"])

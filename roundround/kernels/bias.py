@@ -15,6 +15,7 @@ from torch import Tensor
 
 from roundround.kernels.documents import Documents
 from roundround.kernels.keys import Keys
+from roundround.kernels.precision import at_least_float32
 
 # the logit of batch b, head h, query i and key j -> the logit to use instead
 ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -140,6 +141,18 @@ class LinearBias(Bias):
         distance_BHQK = t_BHK[:, :, None, first:last] - t_BHQ[:, :, a:b, None]
         slopes = self.slopes if self.slopes.shape[-2] == 1 else self.slopes[..., a:b, :]
         return slopes * distance_BHQK.to(slopes.dtype)
+
+
+@final
+class GivenBias(Bias):
+    """A bias that is there as a whole, [1 or B, 1 or H, Q, K]: a model's own, as Inkling's, or an attention mask."""
+
+    def __init__(self, bias_BHQK: Tensor) -> None:
+        self.bias_BHQK = bias_BHQK
+
+    def block(self, keys: Keys, a: int, b: int) -> Tensor:
+        first, last = keys.span(a, b)
+        return at_least_float32(self.bias_BHQK[:, :, a:b, first:last])
 
 
 def at_each(x: Tensor) -> Callable[[Tensor, Tensor, Tensor], Tensor]:

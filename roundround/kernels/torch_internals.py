@@ -1,8 +1,8 @@
 """All uses of private parts of torch, which may change without notice; no other module may use them.
 
-It holds the attention operators that return log-sum-exps, what is asked of autograd and of dispatch modes, and the
-marks for functions that `torch.compile` cannot trace; setting a mark does not import the compiler. All were checked
-in the source of torch 2.6 to 2.13.
+It holds the attention operators that return log-sum-exps, what is asked of autograd and of function and dispatch
+modes, and the marks for functions that `torch.compile` cannot trace; setting a mark does not import the compiler. All
+were checked in the source of torch 2.6 to 2.13.
 
 Tested by tests/kernels/test_torch_internals.py and tests/training/test_compile.py.
 """
@@ -30,6 +30,7 @@ efficient = torch.ops.aten._scaled_dot_product_efficient_attention
 without_dispatch_modes = _disable_current_modes  # nobody who counts or caches operators, as checkpointing, sees them
 COMPILED_CALL = "compile_wrapper"  # the function on the stack that calls what is compiled
 efficient_backward = torch.ops.aten._scaled_dot_product_efficient_attention_backward
+function_modes: Callable[[], list[object]] = torch.overrides._get_current_function_mode_stack
 
 
 def outside_compilation(function: Callable[P, T]) -> Callable[P, T]:

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import torch
 from conftest import ROOT
 from torch import _dynamo, nn
+from torch.overrides import TorchFunctionMode
 
 from roundround.kernels import torch_internals
 
-NAMES = r"torch\._C|torch\.ops\.aten\._|_dynamo|_compiled_call_impl"
+NAMES = r"torch\._C|overrides\._|torch\.ops\.aten\._|_dynamo|_compiled_call_impl"
+
+
+class Passing(TorchFunctionMode):
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return function(*args, **(kwargs or {}))
 
 
 def test_the_pinned_version_has_them() -> None:
@@ -20,6 +27,8 @@ def test_the_pinned_version_has_them() -> None:
     for name in ("flash_on_cpu", "flash", "efficient"):
         for call in (getattr(torch_internals, name), getattr(torch_internals, f"{name}_backward")):
             assert call.default._schema.name.startswith("aten::_scaled_dot_product_")
+    with Passing() as mode:
+        assert torch_internals.function_modes() == [mode]
     assert torch_internals.once_per_compilation(lambda: 0)._dynamo_marked_constant
     assert nn.Linear(1, 1)._compiled_call_impl is None
     assert {"specialize_float", "recompile_limit", "accumulated_recompile_limit"} <= set(_dynamo.config._config)

@@ -18,16 +18,15 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
 from roundround.hf.private import attention_name, set_attention_name
-from roundround.kernels.bias import Bias
+from roundround.kernels.bias import GivenBias
 from roundround.kernels.keys import AttentionShape, Keys
-from roundround.kernels.precision import at_least_float32
 from roundround.softmax.base import AttentionSoftmax
 from roundround.softmax.sink import Sink
 from roundround.softmax.soft_cap import SoftCap
@@ -291,18 +290,6 @@ def attention(
     asked = module.__dict__.get(ASKED) or others.get("output_attentions")
     alpha_BHQK = softmax.all_weights(q, k, **options) if asked else None
     return out_BHQC.transpose(1, 2).contiguous(), alpha_BHQK
-
-
-@final
-class GivenBias(Bias):
-    """The bias that a model computes itself, [1 or B, 1 or H, Q, K], as Inkling does from relative positions."""
-
-    def __init__(self, bias_BHQK: Tensor) -> None:
-        self.bias_BHQK = bias_BHQK
-
-    def block(self, keys: Keys, a: int, b: int) -> Tensor:
-        first, last = keys.span(a, b)
-        return at_least_float32(self.bias_BHQK[:, :, a:b, first:last])
 
 
 # -- the mask: which query sees which key, without a mask tensor

@@ -1,0 +1,218 @@
+"""`rr.encoding`, `rr.normaliser` and `rr.attend` in a GPT of one's own, against a `Decoder` with the same weights."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import ROOT, option
+from torch import Tensor, nn
+
+import roundround as rr
+from roundround.config.options import load_option
+from roundround.support.errors import UserError
+from roundround.trained.models import build_decoder
+
+D_MODEL, N_HEADS, N_LAYERS, LENGTH = 32, 4, 2, 24
+SIZES: dict[str, Any] = {"n_heads": N_HEADS, "head_dim": D_MODEL // N_HEADS, "train_length": LENGTH}
+PAIRS = [
+    ("rope", "softmax"),
+    ("alibi", "ssmax"),
+    ("fox", "entmax15"),
+    ("xpos", "sigmoid"),
+    ("t5_bias", "as_entmax"),
+]
+
+
+class Attention(nn.Module):
+    def __init__(self, layer: int, pe: str, softmax: str) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(D_MODEL, 3 * D_MODEL, bias=False), nn.Linear(D_MODEL, D_MODEL, bias=False)
+        self.encoding = rr.encoding(pe, **SIZES, layer=layer)
+        self.normaliser = rr.normaliser(softmax, **SIZES, d_model=D_MODEL, layer=layer)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (y.unflatten(-1, (N_HEADS, -1)).transpose(1, 2) for y in self.qkv(x).chunk(3, -1))
+        y = rr.attend(q, k, v, encoding=self.encoding, normaliser=self.normaliser, x=x)
+        return self.out(y.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+
+
+class Block(nn.Module):
+    def __init__(self, layer: int, pe: str, softmax: str) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.RMSNorm(D_MODEL, eps=1e-6), nn.RMSNorm(D_MODEL, eps=1e-6)
+        self.attention = Attention(layer, pe, softmax)
+        self.mlp = nn.Sequential(nn.Linear(D_MODEL, 4 * D_MODEL), nn.GELU(), nn.Linear(4 * D_MODEL, D_MODEL))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(self.norm1(x))
+        return x + self.mlp(self.norm2(x))  # type: ignore[no-any-return]
+
+
+class GPT(nn.Module):
+    """A GPT as people write it: attention is the only part from roundround."""
+
+    def __init__(self, pe: str, softmax: str) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(16, D_MODEL)
+        self.blocks = nn.Sequential(*(Block(layer, pe, softmax) for layer in range(N_LAYERS)))
+        self.norm, self.head = nn.RMSNorm(D_MODEL), nn.Linear(D_MODEL, 16, bias=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(self.norm(self.blocks(self.embed(tokens))))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(("pe", "softmax"), PAIRS)
+def test_a_gpt_of_ones_own_trains(pe: str, softmax: str) -> None:
+    torch.manual_seed(0)
+    model = GPT(pe, softmax)
+    optimizer, losses = torch.optim.AdamW(model.parameters(), lr=1e-2), []
+    for _ in range(40):  # the second half repeats the first
+        half = torch.randint(16, (16, LENGTH // 2))
+        tokens = torch.cat([half, half], 1)
+        logits = model(tokens[:, :-1])[:, LENGTH // 2 :]
+        losses.append(F.cross_entropy(logits.flatten(0, 1), tokens[:, LENGTH // 2 + 1 :].flatten()))
+        optimizer.zero_grad()
+        losses[-1].backward()
+        assert [name for name, p in model.named_parameters() if p.grad is None] == []
+        optimizer.step()
+    assert torch.stack(losses[-5:]).mean() < torch.stack(losses[:5]).mean() - 0.1
+
+
+def moved(parts: nn.Module) -> None:
+    """Move learned parameters away from where they start."""
+    with torch.no_grad():
+        for number, parameter in enumerate(parts.parameters()):
+            generator = torch.Generator().manual_seed(number)
+            parameter.add_(0.3 * torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype))
+
+
+@pytest.mark.parametrize("n_key_heads", [4, 2])
+@pytest.mark.parametrize("window", [None, 5])
+@pytest.mark.parametrize(("pe", "softmax"), [*PAIRS, ("pope", "adaptive_temperature"), ("rope_values", "sink")])
+def test_a_layer_of_parts_is_a_layer_of_the_decoder(
+    pe: str, softmax: str, window: int | None, n_key_heads: int
+) -> None:
+    torch.manual_seed(0)
+    sizes = {"d_model": D_MODEL, "n_heads": N_HEADS, "n_key_heads": n_key_heads, "d_mlp": 8, "n_layers": 1}
+    model = load_option("model", "tiny", **sizes, train_length=LENGTH, initializer_range=0.3)
+    decoder = build_decoder(model, option("pe", pe), option("softmax", softmax), 16).double()
+    theirs = decoder.layers[0].self_attn
+    moved(decoder.encodings)
+    moved(theirs.softmax)  # type: ignore[arg-type]
+    encoding = rr.encoding(pe, **SIZES, n_key_heads=n_key_heads).double()
+    normaliser = rr.normaliser(softmax, **SIZES, d_model=D_MODEL).double()
+    encoding.load_state_dict(decoder.encoding.state_dict())
+    normaliser.layers[0].load_state_dict(theirs.softmax.state_dict())  # type: ignore[union-attr]
+    x = torch.randn(2, LENGTH, D_MODEL, dtype=torch.float64)
+    projections = (theirs.q_proj, theirs.k_proj, theirs.v_proj)
+    q, k, v = (own(x).unflatten(-1, (-1, D_MODEL // N_HEADS)).transpose(1, 2) for own in projections)  # type: ignore[operator]
+    out = rr.attend(q, k, v, encoding=encoding, normaliser=normaliser, x=x, window=window)
+    found = theirs.o_proj(out.transpose(1, 2).flatten(2))  # type: ignore[operator]
+    keys = decoder.keys(x[..., 0], None, None, None, None)[0].within(window)
+    prepared = decoder.encoding.prepare(keys.q_pos_BQ, x.dtype)
+    expected = theirs(x, decoder.encoding, prepared, keys, None, lambda y, site: y)
+    torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)  # sums over 32 numbers of size 10, in float64
+
+
+def tensors(n_key_heads: int = 4, seed: int = 0) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    each = (4, n_key_heads, n_key_heads)
+    return [torch.randn(2, n, 9, 8, generator=generator, dtype=torch.float64) for n in each]
+
+
+def test_without_an_encoding_it_is_pytorchs_attention() -> None:
+    q, k, v = tensors(2)
+    softmax = rr.normaliser("softmax")
+    for causal in (True, False):
+        theirs = F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True, scale=0.2)
+        found = rr.attend(q, k, v, normaliser=softmax, causal=causal, scale=0.2)
+        torch.testing.assert_close(found, theirs, atol=1e-13, rtol=0)
+
+
+def test_padding_is_not_seen_and_moves_no_position() -> None:
+    q, k, v = tensors()
+    valid = torch.ones(2, 9).bool()
+    valid[0, :3] = False
+    parts: dict[str, Any] = {
+        "encoding": rr.encoding("xpos", n_heads=4, head_dim=8),
+        "normaliser": rr.normaliser("sigmoid"),
+    }
+    found = rr.attend(q, k, v, **parts, valid=valid)
+    alone = rr.attend(*(x[:1, :, 3:] for x in (q, k, v)), **parts)
+    torch.testing.assert_close(found[:1, :, 3:], alone, atol=1e-12, rtol=0)
+
+
+def test_positions_are_those_that_are_given() -> None:
+    q, k, v = tensors()
+    parts: dict[str, Any] = {
+        "encoding": rr.encoding("alibi", n_heads=4, head_dim=8),
+        "normaliser": rr.normaliser("softmax"),
+    }
+    pos = torch.arange(9)[None]
+    usual = rr.attend(q, k, v, **parts)
+    torch.testing.assert_close(rr.attend(q, k, v, **parts, pos=pos + 100), usual, atol=1e-12, rtol=0)
+    assert not torch.allclose(rr.attend(q, k, v, **parts, pos=3 * pos), usual, atol=1e-3)
+
+
+def test_numbers_reach_the_parts() -> None:
+    assert rr.encoding("rope", n_heads=2, head_dim=8, theta=500.0).theta == 500.0
+    assert rr.normaliser("top_k", k=3).layers[0].k == 3
+    assert rr.normaliser("ssmax", n_heads=2, s=0.7).layers[0].s.tolist() == pytest.approx([0.7, 0.7])  # type: ignore[operator, union-attr]
+    assert rr.normaliser("ssmax", n_heads=2, s=0.7, layer=5, n_layers=2).layers[1].shape.layer == 6  # type: ignore[union-attr]
+
+
+def test_a_compiled_layer_is_the_layer() -> None:
+    attention, x = Attention(0, "rope", "softmax").double(), torch.randn(2, 9, D_MODEL, dtype=torch.float64)
+    found = torch.compile(attention, backend="eager", fullgraph=True)(x)
+    torch.testing.assert_close(found, attention(x), atol=1e-12, rtol=0)
+
+
+def attended(pe: str | None, softmax: str, n_heads: int = 4, **options: Any) -> None:
+    made = None if pe is None else rr.encoding(pe, n_heads=n_heads, head_dim=8, train_length=9)
+    normaliser = rr.normaliser(softmax, n_heads=n_heads, d_model=32, train_length=9).double()
+    rr.attend(*tensors(), encoding=made, normaliser=normaliser, **options)
+
+
+X = torch.zeros(2, 9, 32, dtype=torch.float64)
+ROPE, SIGMOID = rr.encoding("rope", n_heads=4, head_dim=8), rr.normaliser("sigmoid")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "line"),
+    [
+        (partial(attended, "fox", "softmax"), r"FoX reads the input of the layer; give x="),
+        (partial(attended, "rope", "as_entmax"), r"ASEntmax reads the input of the layer; give x="),
+        (partial(attended, "alibi", "softmax", 8), "have n_heads=4; make ALiBi with n_heads=4"),
+        (partial(attended, None, "ssmax", 8), "have n_heads=4; make SSMax with n_heads=4"),
+        (partial(attended, "fox", "softmax", x=X[..., :8]), "have d_model=8; make FoX with d_model=8"),
+        (partial(attended, "sinusoidal", "softmax"), r"Sinusoidal changes embeddings; call its embed\(x, pos\)"),
+        (partial(attended, "rope_random", "softmax"), "draws positions"),
+        (partial(attended, "rope", "stick_breaking"), "cannot be combined with RoPE"),
+        (partial(attended, "rope", "softmax", window=0), "window=0 must be at least 1"),
+        (partial(rr.attend, *tensors(2), encoding=ROPE, normaliser=SIGMOID), "make RoPE with n_key_heads=2"),
+        (partial(rr.attend, tensors()[0][:, :, -1:], *tensors()[1:], normaliser=SIGMOID), "whole texts"),
+        (partial(rr.attend, *tensors(), normaliser="softmax"), r"rr\.normaliser\(name"),
+        (partial(rr.attend, *tensors(), encoding="rope", normaliser=SIGMOID), r"rr\.encoding\(name"),
+        (partial(rr.encoding, "yarn", n_heads=4, head_dim=8, factor=2.0), "train_length is needed; give train_length="),
+    ],
+)  # fmt: skip
+def test_parts_that_do_not_fit_are_one_line(wrong: Callable[[], Any], line: str) -> None:
+    with pytest.raises((ValueError, UserError), match=line) as error:
+        wrong()
+    assert "\n" not in str(error.value)
+
+
+def test_the_page_runs() -> None:
+    page = (ROOT / "docs" / "howto" / "your_code.md").read_text().partition("## Replace, and the parts\n")[2]
+    blocks = re.findall(r"```python\n(.*?)```", page.partition("\n## ")[0], re.DOTALL)
+    assert len(blocks) == 3
+    names: dict[str, Any] = {}
+    for block in blocks:
+        exec(block, names)
+    assert names["ssmax"].layers[1].s.grad is not None
