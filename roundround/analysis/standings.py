@@ -456,12 +456,12 @@ def read_tries(path: Path, about: Mapping[str, Any]) -> list[dict[str, Any]]:
                 and math.isclose(one["needed"], e_needed(one["try"], sum(earlier["kept"] for earlier in found)))
                 and one["kept"] is (one["e_value"] >= one["needed"])
             ):
-                raise ValueError(
-                    f"line {len(found) + 1} contradicts the lines before it, or is not of {json.dumps(about)}"
-                )
+                raise ValueError(f"it contradicts the lines before it, or is not of {json.dumps(about)}")
             found.append(one)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        raise UserError(f"{path} is not the history of this search: {one_line(error)}; give another file") from error
+        raise UserError(
+            f"{path} is not the history of this search (line {len(found) + 1}: {one_line(error)}); give another file"
+        ) from error
     return found
 
 

@@ -227,7 +227,9 @@ def test_a_damaged_or_foreign_file_is_refused_and_stays_as_it_is(tmp_path: Path,
     text = DAMAGE[damage](path.read_text().splitlines())
     assert text.splitlines() != path.read_text().splitlines()
     path.write_text(text)
-    with pytest.raises(UserError, match=r"tries\.jsonl is not the history of this search: .*; give another file"):
+    with pytest.raises(
+        UserError, match=r"tries\.jsonl is not the history of this search \(line [12]: .*\); give another file"
+    ):
         tried(path, variant(0.02), "c")
     assert path.read_text() == text
 
