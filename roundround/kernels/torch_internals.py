@@ -1,8 +1,8 @@
 """All uses of private parts of torch, which may change without notice; no other module may use them.
 
-It holds the attention operators that return log-sum-exps, what is asked of autograd and of function and dispatch
-modes, and the marks for functions that `torch.compile` cannot trace; setting a mark does not import the compiler. All
-were checked in the source of torch 2.6 to 2.13.
+It holds the attention operators that return log-sum-exps, what is asked of function modes, of dispatch modes and of
+the compiler, and the marks for functions that `torch.compile` cannot trace; setting a mark does not import the
+compiler. All were checked in the source of torch 2.6 to 2.13.
 
 Tested by tests/kernels/test_torch_internals.py and tests/training/test_compile.py.
 """
@@ -28,7 +28,7 @@ flash = torch.ops.aten._scaled_dot_product_flash_attention
 flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_backward
 efficient = torch.ops.aten._scaled_dot_product_efficient_attention
 without_dispatch_modes = _disable_current_modes  # nobody who counts or caches operators, as checkpointing, sees them
-COMPILED_CALL = "compile_wrapper"  # the function on the stack that calls what is compiled
+COMPILED_CALL = "compile_wrapper"  # on the stack, it calls what is compiled; checked in torch 2.13 alone
 efficient_backward = torch.ops.aten._scaled_dot_product_efficient_attention_backward
 function_modes: Callable[[], list[object]] = torch.overrides._get_current_function_mode_stack
 
@@ -55,11 +55,6 @@ def once_per_compilation(function: Callable[P, T]) -> Callable[P, T]:
     """
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function
-
-
-def in_backward() -> bool:
-    """Whether autograd is computing gradients in this thread; activation checkpointing then calls modules again."""
-    return torch._C._current_graph_task_id() != -1
 
 
 def nothing_compiled() -> AbstractContextManager[object]:

@@ -29,7 +29,7 @@ from torch.overrides import TorchFunctionMode
 
 from roundround.kernels.precision import at_least_float32
 from roundround.kernels.row_measures import entropy_of_weights, extreme_logits
-from roundround.kernels.torch_internals import COMPILED_CALL, in_backward, nothing_compiled, without_dispatch_modes
+from roundround.kernels.torch_internals import COMPILED_CALL, nothing_compiled, without_dispatch_modes
 from roundround.probing.layout import PAIRINGS, Layout
 from roundround.support.console import print_status
 from roundround.support.errors import UserError
@@ -154,9 +154,12 @@ class Watch:
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> None:
-        """Measure a call if it is the first from its place in its module; recomputing in a backward pass is no call."""
+        """Measure a call if it is the first from its place in its module.
+
+        No mode sees into a backward pass, so what checkpointing computes again there is not counted.
+        """
         name, place, training, compiled = caller()
-        if in_backward() or training < self.training or ((name, place) in self.found and training == self.training):
+        if training < self.training or ((name, place) in self.found and training == self.training):
             return
         if any(
             x is not None and (type(x) not in (Tensor, nn.Parameter) or x.is_nested)

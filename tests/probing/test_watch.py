@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -17,6 +18,7 @@ from unittest.mock import Mock
 import lightning
 import pytest
 import torch
+from conftest import ROOT
 from ranks import on_ranks
 from rounding import rounding
 from torch import Tensor, nn
@@ -307,7 +309,7 @@ CHECKPOINTED = {
         use_reentrant=False,
         context_fn=partial(
             checkpointing.create_selective_checkpoint_contexts,
-            [torch.ops.aten.mm.default, torch.ops.aten.bmm.default, torch.ops.aten.addmm.default],
+            [torch.ops.aten.addmm.default, torch.ops.aten.mul.Tensor, torch.ops.aten.add.Tensor],
         ),
     ),
 }
@@ -334,6 +336,15 @@ def test_training_is_bit_for_bit_the_same_and_each_layer_is_counted_once(loop: d
     assert [record["step"] for record in seen.records] == [2, 4]
     assert seen.layers == ["h.0.attn", "h.1.attn"]
     assert {name.rpartition("_layer_")[2] for record in seen.records for name in record if name != "step"} == {"0", "1"}
+
+
+@pytest.mark.parametrize("call", CHECKPOINTED.values(), ids=CHECKPOINTED)
+def test_what_a_backward_pass_computes_again_is_no_call(call: Callable[..., Tensor]) -> None:
+    made = gpt(call=call)
+    with watched(every=1) as seen:
+        torch.autograd.backward(loss_of(made, next(batches(1))))  # a mode sees into this, not into Tensor.backward
+        seen.step()
+    assert seen.layers == ["h.0.attn", "h.1.attn"]
 
 
 def test_nothing_stays_behind(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -412,7 +423,8 @@ def test_a_validation_in_a_measured_step_is_not_the_training() -> None:
                     loss_of(model.eval(), torch.zeros(3, CONTEXT + 1, dtype=torch.long))
                 model.train()
             loss_of(model, next(batches(1)))
-            if validates:
+            if validates:  # and of the parts that are accumulated, the first is measured
+                loss_of(model, torch.ones(3, CONTEXT + 1, dtype=torch.long))
                 loss_of(model.eval(), torch.zeros(3, CONTEXT + 1, dtype=torch.long))
                 model.train()
             seen.step()
@@ -692,3 +704,18 @@ def test_the_first_of_several_processes_writes_alone(tmp_path: Path) -> None:
     assert second.tolist() == [0, 0]
     assert (tmp_path / "0.jsonl").exists()
     assert not (tmp_path / "1.jsonl").exists()
+
+
+# -- the page about it
+
+
+def test_the_snippet_of_the_docs_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "howto" / "your_code.md").read_text()
+    (snippet,) = re.findall(r"```python\n(import roundround.+?)```", page, re.DOTALL)[:1]
+    exec(snippet, {"train": lambda model: trained(model, 100), "model": gpt()})
+    record = json.loads((tmp_path / "attention.jsonl").read_text())
+    assert record["step"] == 100
+    assert "Weight on the first token" in (tmp_path / "attention.html").read_text()
+    names = {re.sub(r"_(half_split|interleaved)$", "", name) for name in layer(record)}
+    assert [name for name in names if f"`{name}`" not in page and not name.startswith("key_share")] == []
