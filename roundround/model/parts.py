@@ -206,8 +206,8 @@ class Normaliser(nn.Module, torch.overrides.TorchFunctionMode):
             if dropout_p == 0  # dropout is of weights, which are then made as a whole, as in PyTorch's own formula
             else times_of_key_heads(F.dropout(softmax.all_weights(q, k, **options), dropout_p).to(v.dtype), v)
         )
-        # saves one more tensor than PyTorch: a layer that is computed again outside the block raises CheckpointError
-        return out.masked_fill(~sees_BHQ1, 0.0) * out.new_ones(1, 1, 1, 1)
+        # it saves a bool, as PyTorch does not: a layer that is computed again outside the block raises CheckpointError
+        return out.masked_fill(~sees_BHQ1, 0.0)
 
 
 def read_mask(q_BHQC: Tensor, k_BGKC: Tensor, mask: Tensor | None, causal: bool) -> tuple[Keys, Bias | None, Tensor]:

@@ -208,6 +208,13 @@ def test_parts_that_do_not_fit_are_one_line(wrong: Callable[[], Any], line: str)
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("ask", [partial(rr.attention, text="a"), partial(rr.probe, texts=["a b c d e f"])])
+def test_a_model_of_parts_is_not_measured_yet_which_is_one_line(ask: Callable[..., Any]) -> None:
+    with pytest.raises(UserError, match="GPT") as error:
+        ask(GPT("rope", "softmax"), None)
+    assert "\n" not in str(error.value)
+
+
 def test_the_page_runs() -> None:
     page = (ROOT / "docs" / "howto" / "your_code.md").read_text().partition("## Replace, and the parts\n")[2]
     blocks = re.findall(r"```python\n(.*?)```", page.partition("\n## ")[0], re.DOTALL)

@@ -269,8 +269,9 @@ def test_accumulated_gradients_are_those_of_each_batch() -> None:
         torch.testing.assert_close(third, own, atol=ROUNDING, rtol=0)
 
 
-def test_layers_that_are_computed_again_outside_the_block_raise() -> None:
-    with rr.normaliser("temperature", temperature=0.5):
+@pytest.mark.parametrize("name", ["softmax", "temperature", "entmax15", "sigmoid"])
+def test_layers_that_are_computed_again_outside_the_block_raise(name: str) -> None:
+    with rr.normaliser(name):
         value = loss(Model(again=True))
     with pytest.raises(CheckpointError):
         value.backward()
