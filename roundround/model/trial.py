@@ -25,7 +25,7 @@ N_TOKENS = 8
 def check_encodings(decoder: Decoder) -> None:
     """Raises ValueError if an encoding breaks a rule of `Bias.applied`, or if its rotation does not fit the layer.
 
-    Of a decoder on the meta device, the encodings are made anew; otherwise its own are tried, one for each kind.
+    It tries the decoder's own encodings, one for each kind of layer, or new ones if the decoder is on the meta device.
     """
     for kind, (layer, number) in {
         kind: (cast("Block", layer), number)
