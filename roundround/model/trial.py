@@ -2,7 +2,7 @@
 
 Shapes: B batch, T tokens, Q queries, K keys, H heads, C head channels, D model width.
 
-Tested by tests/model/test_trial.py.
+Tested by tests/model/test_encoding_trial.py.
 """
 
 from __future__ import annotations
