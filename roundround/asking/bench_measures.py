@@ -135,6 +135,8 @@ def places(trained: TrainedRun) -> tuple[dict[str, float], list[str]]:
     The shares are measured on held-out windows of the training context length.
     """
     decoder, length = trained.decoder("best"), int(trained.config.model.train_length)
+    if not decoder.normalisers:
+        return {}, ["the model has no layer of attention"]
     tokens = trained.held_out_text().held_out
     windows = validation_windows(tokens, length=length, max_tokens=N_TEXTS * length)[:, :-1]
     shares_LH7 = places_of_heads(decoder.normalisers, decoder.hidden, windows)

@@ -33,6 +33,7 @@ from roundround.probing.probed_model import watching
 from roundround.softmax.adaptive_temperature import AdaptiveTemperature, inverse_temperature
 from roundround.softmax.base import AttentionSoftmax
 from roundround.softmax.row_scale import RowScale
+from roundround.support.console import print_status
 
 MEASURES = (
     "entropy",  # nats, of the weights that the model applies, after division by their sum
@@ -199,13 +200,19 @@ def row_measures(
 
 
 @contextmanager
-def watched(model: nn.Module, longest: int) -> Iterator[Dispersion]:
+def watched(model: nn.Module, longest: int) -> Iterator[Dispersion | None]:
     """A context that yields a Dispersion, and adds to it the attention rows of every call of the model's normalisers.
+
+    It yields None, and prints a line, if the model has no layer of attention.
 
     longest: the largest number of keys that a row will see. The active range uses the polynomial of the model's
     adaptive temperature, or the published polynomial if the model has no adaptive temperature.
     """
     normalisers = [module for module in model.modules() if isinstance(module, AttentionSoftmax)]
+    if not normalisers:
+        print_status("no layer of this model has attention; dispersion=true measures nothing")
+        yield None
+        return
     adaptive = [module for module in normalisers if isinstance(module, AdaptiveTemperature)]
     beta_at = adaptive[0].beta_at if adaptive else inverse_temperature
     n_heads = {module.shape.layer: module.shape.n_heads for module in normalisers}

@@ -280,3 +280,13 @@ def test_layers_may_have_different_numbers_of_heads() -> None:
     assert means_LH.isfinite().sum(1).tolist() == [4, 8]
     records = records_of_dispersion({16: seen}, {})
     assert sum(record["metric"] == "entropy" for record in records) == 12
+
+
+def test_a_model_without_attention_has_no_dispersion(capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = {"d_model": 32, "n_layers": 1, "n_heads": 4, "n_key_heads": 2, "d_mlp": 8, "train_length": 16}
+    nodes = {"pe": None, "softmax": None, "attention": option("attention", "gated_deltanet")}
+    model = build_decoder(load_option("model", "tiny", **sizes), n_vocab=20, **nodes)
+    with watched(model, 16) as seen:
+        model(torch.arange(16)[None])
+    assert seen is None
+    assert "no layer of this model has attention" in capsys.readouterr().err
