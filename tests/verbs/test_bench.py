@@ -325,7 +325,7 @@ def test_one_document_is_not_for_a_sweep(roundround: Callable[..., Done]) -> Non
     (["size=huge"], ["no size=huge"]),
     (["format=yaml"], ["no format=yaml (choices: table, json)"]),
     (["seeds=0"], ["seeds=0 must be at least 1"]),
-    (["baseline=pe=pope"], ["baseline pope has no values"]),
+    (["baseline=pe=xpos,softmax=beam"], ["baseline xpos + beam has no values"]),
     (["nothing.json"], ["nothing.json"]),
 ])  # fmt: skip
 def test_wrong_words_get_one_line(roundround: Callable[..., Done], words: Sequence[str], parts: Sequence[str]) -> None:
