@@ -17,6 +17,7 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from roundround.data.tokenizers import unknown_token
+from roundround.kernels.bias import Bias
 from roundround.model.decoder import Decoder
 from roundround.pe.base import PositionalEncoding
 from roundround.pe.rotary import RotaryEncoding
@@ -221,9 +222,9 @@ class AfterFirstToken(nn.Module):
 
 @final
 class FixedFrequencies(RotaryEncoding):
-    """RoPE at given frequencies, such as the frequencies of another encoding `own` with a band set to zero.
+    """An encoding `own` at given frequencies in place of its own, such as the same with a band set to zero.
 
-    g_k = frequencies[k], at the positions of `own`
+    g_k = frequencies[k], at the positions of `own`, whose changes of logits and values stay
 
     Su et al. 2021, arXiv:2104.09864, equation 15, with the given frequencies in place of the paper's.
     """
@@ -244,6 +245,15 @@ class FixedFrequencies(RotaryEncoding):
 
     def frequencies(self, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> Tensor:
         return self.given_P.to(device=device, dtype=dtype)
+
+    def rotate_values(self, v_BGTC: Tensor, prepared: Any) -> Tensor:
+        return self.own.rotate_values(v_BGTC, prepared)
+
+    def rotate_outputs(self, out_BHTC: Tensor, prepared: Any) -> Tensor:
+        return self.own.rotate_outputs(out_BHTC, prepared)
+
+    def bias(self, q_BHTC: Tensor, k_BGTC: Tensor, prepared: Any) -> Bias | None:
+        return self.own.bias(q_BHTC, k_BGTC, prepared)
 
 
 def run(probed: ProbedModel, rows: Sequence[tuple[Sequence[int], int | None]]) -> Tensor:

@@ -260,6 +260,11 @@ def test_a_run_is_probed_with_any_encoding(pe: str) -> None:
     assert seen.rotates == rotates == ("frequencies" in arrays) == ("share_of_slowest_quarter" in metrics)
     assert metrics >= {"label", "norm", "logit_spread", "gap_counting", "collapsed"}
     assert rotates or not {"logit_by_pair", "places_without_slowest"} & {*arrays}
+    if rotates and not draws:  # frequencies put to rest leave all else of an encoding as it is
+        tokens = torch.tensor([TEXTS[0]])
+        own = decoder(tokens)
+        with probed.with_frequencies(probed.tables()):
+            torch.testing.assert_close(decoder(tokens), own)
 
 
 def hand_made(q_HTC: Tensor, k_GTC: Tensor, table: Tensor) -> RowStatistics:

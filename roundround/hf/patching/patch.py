@@ -194,9 +194,10 @@ def rotations_of(
         if isinstance(encoding, NoPE):
             found.append(Rotation(torch.zeros_like(own_P)))
             continue
-        learns = next(encoding.parameters(), None) is not None or encoding.draws_positions
-        learns = learns or type(encoding).rotate_values is not PositionalEncoding.rotate_values  # or does more
-        if not isinstance(encoding, RotaryEncoding) or learns or not is_said_by_frequencies(encoding):
+        more = next(encoding.parameters(), None) is not None or encoding.draws_positions
+        own_hooks, none = type(encoding), PositionalEncoding
+        more |= own_hooks.rotate_values is not none.rotate_values or own_hooks.bias is not none.bias
+        if not isinstance(encoding, RotaryEncoding) or more or not is_said_by_frequencies(encoding):
             raise UserError(
                 f"{name} cannot be put into a loaded model, which rotates queries and keys at fixed frequencies; "
                 "use RoPE, a form of p-RoPE, a ladder, a scaling such as YaRN, or NoPE"
