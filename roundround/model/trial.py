@@ -27,11 +27,9 @@ def check_encodings(decoder: Decoder) -> None:
 
     It tries the decoder's own encodings, one for each kind of layer, or new ones if the decoder is on the meta device.
     """
-    for kind, (layer, number) in {
-        kind: (cast("Block", layer), number)
-        for kind, layer, number in zip(decoder.kinds, decoder.layers, decoder.encoding_of_layer, strict=True)
-    }.items():
-        attention, encoding = layer.self_attn, decoder.all_encodings[number]
+    layers = cast("list[Block]", list(decoder.layers))
+    for kind, number in {kind: number for number, kind in enumerate(decoder.kinds)}.items():
+        attention, encoding = layers[number].self_attn, decoder.all_encodings[decoder.encoding_of_layer[number]]
         norm = attention.qk_norm if isinstance(attention, MultiHeadAttention) else None
         changes, rotates = (
             getattr(type(encoding), hook) is not getattr(PositionalEncoding, hook)
