@@ -83,8 +83,8 @@ def test_class_is_final_and_its_numbers_live_in_yaml(name: str) -> None:
 @pytest.mark.parametrize("weights", [torch.float64, torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
 def test_hooks_keep_the_shape_and_dtype_of_activations(name: str, weights: torch.dtype, dtype: torch.dtype) -> None:
-    """Hooks keep shape and dtype, but for the number of channels that a rotation may change; positions are int64
-    (pe/base.py).
+    """Hooks keep shape and dtype, whatever the precision of the module; only a rotation may change the number of
+    channels; positions are int64 (pe/base.py).
     """
     encoding = build(name).to(weights)
     pos_1T = positions(7)
