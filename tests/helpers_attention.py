@@ -156,8 +156,10 @@ CHOSEN = {"hard": 1, "top_k": 3}  # weights jump where the logit of the last key
 PLAIN = ["rope", "softmax", "plain causal", "causal", False, None]  # what a combination may hold beside one variant
 
 
-def covering(names: str, *values: Iterable[Any]) -> pytest.MarkDecorator:
+def covering(names: str, *values: Iterable[Any], also: Iterable[tuple[Any, ...]] = ()) -> pytest.MarkDecorator:
     """All combinations of these values; all but a sample, and what has a variant of the user's own, are slow.
+
+    also: further cases, which are not slow.
 
     The sample: each value where all others are plain, and a Latin square in which each value of the longest list meets
     about three combinations of the others.
@@ -171,7 +173,7 @@ def covering(names: str, *values: Iterable[Any]) -> pytest.MarkDecorator:
         alone = sum(value not in PLAIN for value in flat) <= 1
         often = alone or sum(numbers) % every == 0 or any(value in own for value in flat)
         cases.append(pytest.param(*flat, marks=() if often else pytest.mark.slow))
-    return pytest.mark.parametrize(names.split(","), cases)
+    return pytest.mark.parametrize(names.split(","), [*cases, *also])
 
 
 def attention_shape(**sizes: int) -> AttentionShape:

@@ -61,18 +61,18 @@ def in_documents(x_BT: Tensor) -> list[Tensor]:
     return [x_BT[window, a:b] for window, a, b in DOCUMENTS]
 
 
-@covering("encoding,normaliser", ENCODINGS, [name for name in NAMES if name not in BY_ORDER])
+@covering(
+    "encoding,normaliser",
+    ENCODINGS,
+    [name for name in NAMES if name not in BY_ORDER],
+    also=[("nope", name) for name in BY_ORDER],
+)
 def test_logits_are_those_of_a_pass_over_each_document(encoding: str, normaliser: str) -> None:
     decoder, step = decoder_of(encoding, normaliser), 3  # positions may be drawn
     with torch.no_grad():
         found = in_documents(decoder(INPUTS, ends_BT=INPUTS == END, step=step))
         for ours, tokens_N in zip(found, in_documents(INPUTS), strict=True):
             torch.testing.assert_close(ours, decoder(tokens_N[None], step=step)[0], rtol=0, atol=1e-10)
-
-
-@pytest.mark.parametrize("normaliser", BY_ORDER)
-def test_the_order_of_keys_begins_anew_in_each_document(normaliser: str) -> None:
-    test_logits_are_those_of_a_pass_over_each_document("nope", normaliser)
 
 
 @pytest.mark.parametrize(
