@@ -21,6 +21,7 @@ from torch.utils.checkpoint import CheckpointFunction
 
 from roundround.kernels.bias import Bias, GivenBias
 from roundround.kernels.blocks import times_of_key_heads
+from roundround.kernels.calls import calling_modules
 from roundround.kernels.keys import AttentionShape, Keys
 from roundround.kernels.torch_internals import function_modes, outside_compilation
 from roundround.model.block import check_order
@@ -157,16 +158,7 @@ class Normaliser(nn.Module, torch.overrides.TorchFunctionMode):
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> Tensor:
-        # the calling module is the first argument of a function on the stack
-        caller = next(
-            (
-                first
-                for frame, _ in walk_stack(None)
-                if isinstance(first := frame.f_locals.get((*frame.f_code.co_varnames, "")[0]), nn.Module)
-                and first is not self
-            ),
-            None,
-        )
+        caller = next((module for module, _ in calling_modules() if module is not self), None)
         number, reentrant = self.numbers.setdefault(caller, len(self.numbers)), CheckpointFunction.forward.__code__
         softmax: Any = self.layers[min(number, len(self.layers) - 1)]
         for wrong, message in (

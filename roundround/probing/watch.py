@@ -27,6 +27,7 @@ from torch.nn import functional as F
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.overrides import TorchFunctionMode
 
+from roundround.kernels.calls import calling_modules
 from roundround.kernels.precision import at_least_float32
 from roundround.kernels.row_measures import entropy_of_weights, extreme_logits
 from roundround.kernels.torch_internals import COMPILED_CALL, nothing_compiled, without_dispatch_modes
@@ -256,14 +257,12 @@ def watch_class() -> type[Watch]:
 
 
 def caller() -> tuple[str, tuple[int, ...], bool, bool]:
-    """The name of the module whose code calls, the place in its code, whether the model trains and is compiled.
+    """The name of the innermost module that calls, the place in its code, whether the model trains and is compiled.
 
-    A module is the first argument of a function on the stack; its name is the one in the outermost module there.
+    The name is the one in the outermost module that calls.
     """
-    frames = [(frame, frame.f_code) for frame, _ in walk_stack(None)]
-    compiled = any(code.co_name == COMPILED_CALL for _, code in frames)
-    firsts = [(frame.f_locals.get(code.co_varnames[0]), frame.f_lasti) for frame, code in frames if code.co_argcount]
-    modules = [(first, place) for first, place in firsts if isinstance(first, nn.Module)]
+    modules = [*calling_modules()]
+    compiled = any(frame.f_code.co_name == COMPILED_CALL for frame, _ in walk_stack(None))
     if not modules:
         return "no module", (), torch.is_grad_enabled(), compiled
     inner, outer = modules[0][0], modules[-1][0]
