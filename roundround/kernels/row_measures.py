@@ -71,13 +71,6 @@ def ordered_logits(logits: Tensor, visible: Tensor) -> Tensor:
     return found
 
 
-def extremes_of(ordered: Tensor, visible: Tensor) -> tuple[Tensor, Tensor]:
-    """The results of `extreme_logits`, from `ordered_logits`."""
-    n_keys, n_visible = ordered.shape[-1], visible.sum(-1).expand(ordered.shape[:-1])
-    smallest = ordered.gather(-1, (n_keys - n_visible).clamp(max=n_keys - 1)[..., None])[..., 0]
-    return ordered[..., -1].where(n_visible > 0, 0.0), smallest.where(n_visible > 0, 0.0)
-
-
 def gap_ratios(ordered: Tensor) -> Tensor:
     """D_(k) / ln k of each row for k = K ... 1, D_(k) the largest logit less the k-th largest; inf for k = 1 and k > n.
 

@@ -23,7 +23,7 @@ from roundround.kernels.row_measures import (
     entropy_bound,
     entropy_of_logits,
     entropy_of_weights,
-    extremes_of,
+    extreme_logits,
     gap_ratios,
     largest_weight_bound,
     ordered_logits,
@@ -176,7 +176,7 @@ def row_measures(
         logits, visible = logits_of_rows(q_BHQC, k_BGKC, scale, keys, bias, a, b)
         logits = at_least_float32(logits)
         ordered = ordered_logits(logits, visible)
-        largest, smallest = extremes_of(ordered, visible)
+        largest, smallest = extreme_logits(logits, visible)
         plain_block = entropy_of_logits(logits, visible) if plain is None else plain[:, :, a:b]
         inverse = gap_ratios(ordered).amin(-1)
         found = {"logit_spread": largest - smallest, "plain_entropy": plain_block[..., 0], "gap_counting": inverse}

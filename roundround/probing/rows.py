@@ -26,7 +26,6 @@ from roundround.kernels.precision import at_least_float32
 from roundround.kernels.row_measures import (
     entropy_of_weights,
     extreme_logits,
-    extremes_of,
     gap_ratios,
     ordered_logits,
 )
@@ -247,7 +246,7 @@ class RowStatistics:
             if not number:
                 add_to(sums, "n_all_rows", torch.tensor(float(len(rows_R))))
                 ordered_HRK, n_R = ordered_logits(logits_HRK, visible_RK), visible_RK.sum(-1)
-                largest_HR, smallest_HR = extremes_of(ordered_HRK, visible_RK)
+                largest_HR, smallest_HR = extreme_logits(logits_HRK, visible_RK)
                 ln_n_HR = n_R.to(alpha_HRK.dtype).log().expand_as(largest_HR)
                 own_HR = gap_ratios(ordered_logits(alpha_HRK.log(), visible_RK)).amin(-1)  # with the row's temperature
                 add_to(sums, "entropy", entropy_of_weights(alpha_HRK).sum(1))  # nats, of weights that sum to one
