@@ -233,8 +233,9 @@ class Watch:
         return Path(path)
 
 
-# shows the arguments of each call of `scaled_dot_product_attention` to a function, after the call
 class Calls(TorchFunctionMode):
+    """Gives the arguments of each call of `scaled_dot_product_attention` to a function, after the call."""
+
     def __init__(self, take_in: Callable[..., None]) -> None:
         self.take_in = take_in
 
@@ -250,8 +251,8 @@ class Calls(TorchFunctionMode):
         return out
 
 
-# `Watch`, as a callback of the libraries that are imported already
 def watch_class() -> type[Watch]:
+    """`Watch`, as a callback of the libraries that are imported already."""
     bases = [getattr(sys.modules[module], name) for module, name in CALLBACKS.items() if module in sys.modules]
     return type("Watch", (Watch, *bases), {"__doc__": Watch.__doc__})
 
