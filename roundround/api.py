@@ -226,11 +226,12 @@ def patch(
     """Put another normaliser or encoding into a loaded model, in place.
 
     model: a model from `load`, which takes any normaliser and encoding, or a Hugging Face decoder, which takes any
-    normaliser and, as encodings, the kinds of RoPE. softmax, pe: the name of an option (`roundround list softmax`), or
-    a function from an AttentionShape to the module. The function is called for each layer, and the encodings of layers
-    can differ. If no `theta` is given, the encoding keeps the base that the model uses in the same layer. numbers: new
-    values for keys of the named options, such as `temperature=0.5, p=0.25`; each value goes to the option that has the
-    key. Returns a `Patch`: call its `remove()`, or use it in a `with` block, which removes it at the end:
+    normaliser and, if it has RoPE, any encoding that neither changes embeddings nor draws positions. softmax, pe: the
+    name of an option (`roundround list softmax`), or a function from an AttentionShape to the module. The function is
+    called for each layer, and the encodings of layers can differ. If no `theta` is given, the encoding keeps the base
+    that the model uses in the same layer. numbers: new values for keys of the named options, such as
+    `temperature=0.5, p=0.25`; each value goes to the option that has the key. Returns a `Patch`: call its `remove()`,
+    or use it in a `with` block, which removes it at the end:
 
         with rr.patch(model, softmax="adaptive_temperature"):
             model.generate(...)

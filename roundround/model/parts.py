@@ -90,17 +90,30 @@ def attend(
             raise ValueError(message)
     check_order(softmax, encoding)
     keys = replace(keys_of(encoding, k_BGTC[:, 0, :, 0], None, pos_BT, valid_BT, None), causal=causal).within(window)
-    prepared = encoding.prepare_layer(x_BTD, encoding.prepare(keys.q_pos_BQ, q_BHTC.dtype), keys)
-    turned = encoding.rotate_queries(q_BHTC, prepared), encoding.rotate_keys(k_BGTC, prepared)
-    out_BHTC = softmax(
-        *turned,
-        encoding.rotate_values(v_BGTC, prepared),
-        scale=q_BHTC.shape[-1] ** -0.5 if scale is None else scale,
-        keys=keys,
-        bias=encoding.bias(*turned, prepared),
-        rows=softmax.row_parameters(x_BTD),
-    )
+    qkv, bias, prepared = encoded(encoding, q_BHTC, k_BGTC, v_BGTC, x_BTD, keys)
+    scale = q_BHTC.shape[-1] ** -0.5 if scale is None else scale
+    out_BHTC = softmax(*qkv, scale=scale, keys=keys, bias=bias, rows=softmax.row_parameters(x_BTD))
     return encoding.rotate_outputs(out_BHTC, prepared)
+
+
+def encoded(
+    encoding: PositionalEncoding, q_BHQC: Tensor, k_BGKC: Tensor, v_BGKC: Tensor, x_BQD: Any, keys: Keys
+) -> tuple[tuple[Tensor, Tensor, Tensor], Bias | None, Any]:
+    """Queries, keys and values after their rotation, the change of logits, and what `rotate_outputs` needs.
+
+    x_BQD: the layer's input, of the queries' tokens. With fewer queries than keys, those before them come from a cache
+    that keeps keys and values without positions.
+    """
+    positions = encoding.prepare_part(keys.q_pos_BQ, q_BHQC.dtype, keys.n_keys)
+    prepared = of_keys = encoding.prepare_layer(x_BQD, positions, keys)
+    if keys.n_queries < keys.n_keys:
+        if type(encoding).prepare_layer is not PositionalEncoding.prepare_layer:
+            raise ValueError(
+                f"{type(encoding).__name__} reads the layer's input, so it takes no cache: use_cache=False"
+            )
+        of_keys = encoding.prepare_part(keys.k_pos_BK, q_BHQC.dtype, keys.n_keys)
+    q_BHQC, k_BGKC = encoding.rotate_queries(q_BHQC, prepared), encoding.rotate_keys(k_BGKC, of_keys)
+    return (q_BHQC, k_BGKC, encoding.rotate_values(v_BGKC, of_keys)), encoding.bias(q_BHQC, k_BGKC, prepared), prepared
 
 
 @final

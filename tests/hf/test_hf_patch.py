@@ -17,6 +17,7 @@ from roundround.hf.load import ProbedHuggingFaceModel
 from roundround.hf.patching.attention import installed
 from roundround.model.block import LayerKind
 from roundround.model.decoder import Decoder
+from roundround.pe.nope import NoPE
 from roundround.pe.rotary import RotaryEncoding, ladder, rotation
 from roundround.probing.probed_model import ProbedDecoder
 from roundround.softmax.softmax import Softmax
@@ -232,8 +233,8 @@ class DynamicRoPE(OwnRoPE):
 
 @pytest.mark.parametrize("kind", [ScaledRoPE, DynamicRoPE])
 def test_an_encoding_of_ones_own_that_does_more_than_rotate_has_no_known_frequencies(kind: type[OwnRoPE]) -> None:
-    with pytest.raises(UserError, match=f"{kind.__name__} cannot be put into a loaded model"):
-        rr.patch(tiny("llama"), pe=lambda shape: kind(shape, theta=1e4))
+    with rr.patch(tiny("llama"), pe=lambda shape: kind(shape, theta=1e4)) as patched:
+        assert not frequency_tables(patched)[0].any()
     decoder = Decoder(
         d_model=32, n_layers=1, n_heads=2, n_key_heads=1, head_dim=16, d_mlp=32, train_length=32, n_vocab=N_VOCAB,
         tied_embeddings=True, geglu=False, scaled_embeddings=False, norm_eps=1e-6, initializer_range=0.02,
@@ -244,10 +245,88 @@ def test_an_encoding_of_ones_own_that_does_more_than_rotate_has_no_known_frequen
     assert probed.follows_length  # a text of another length in the batch could change it
 
 
-def test_learned_parameters_join_the_model() -> None:
+BESIDE_ROTATION = [
+    *("alibi", "cope", "fire", "fox", "kerple", "nape", "nope", "pope", "rope_values"),
+    *("scale_invariant", "selective_rope", "t5_bias", "xpos", "p_rope"),
+]
+
+
+@pytest.mark.filterwarnings("ignore::roundround.softmax.base.RunsInBlocks")
+@pytest.mark.parametrize("pe", BESIDE_ROTATION)
+def test_an_encoding_does_what_it_does_in_a_decoder_with_these_weights(pe: str) -> None:
+    model = tiny("llama").double()
+    decoder = Decoder(
+        d_model=48, n_layers=4, n_heads=4, n_key_heads=2, head_dim=16, d_mlp=64, train_length=256, n_vocab=N_VOCAB,
+        tied_embeddings=False, geglu=False, scaled_embeddings=False, norm_eps=model.config.rms_norm_eps,
+        initializer_range=0.02, kinds=4 * [LayerKind(make_encoding=NoPE, make_softmax=Softmax)],
+    ).double()  # fmt: skip
+    decoder.load_state_dict({name.removeprefix("model."): value for name, value in model.state_dict().items()})
+    close = {"rtol": 0, "atol": 1e-4}  # the model's norms round to float32, also in float64
+    with rr.patch(model, pe="nope"):
+        without = logits(model)
+        torch.testing.assert_close(decoder(some_tokens(2, 40)), without, **close)
+    with rr.patch(decoder, pe=pe):
+        encodings = decoder.encodings.double()
+        for parameter in encodings.parameters():  # some start where they change nothing
+            parameter.data += 0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1))
+        expected = decoder(some_tokens(2, 40)).detach()
+        of_layers = [encodings[number] for number in decoder.encoding_of_layer]
+    with rr.patch(model, pe=pe):
+        for layer, encoding in zip(model.model.layers, of_layers, strict=True):
+            layer.self_attn.roundround_encoding.double().load_state_dict(encoding.state_dict())
+        torch.testing.assert_close(logits(model).detach(), expected, **close)
+    assert pe == "nope" or (expected - without).abs().max() > 0.01
+
+
+def test_alibi_in_a_loaded_model_is_its_formula() -> None:
+    """Press et al. 2022, arXiv:2108.12409, section 3: with four heads the slopes are 1/4, 1/16, 1/64 and 1/256."""
+
+    def formula(e: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
+        distance = torch.arange(40) - torch.arange(40)[:, None]
+        slopes = torch.tensor([1 / 4, 1 / 16, 1 / 64, 1 / 256], dtype=e.dtype)[:, None, None]
+        return (e + slopes * distance).masked_fill(~visible, -torch.inf).softmax(-1)
+
+    model = tiny("llama").double()
+    with rr.patch(model, pe="nope"):
+        rotated_nowhere = {name: value.clone() for name, value in model.named_buffers()}
+    expected = tiny("llama").double()
+    for name, value in expected.named_buffers():
+        value.copy_(rotated_nowhere[name])
+    with rr.patch(model, pe="alibi"):
+        torch.testing.assert_close(logits(model), eager_with(expected, formula))
+
+
+@pytest.mark.filterwarnings("ignore::roundround.softmax.base.RunsInBlocks")
+@pytest.mark.parametrize("pe", sorted({*BESIDE_ROTATION} - {"fox", "selective_rope"}))
+@pytest.mark.parametrize("name", ["llama", "gemma3_text"])
+def test_a_cache_and_padding_change_nothing_of_an_encoding(name: str, pe: str) -> None:
+    model, tokens = tiny(name).double(), some_tokens(2, 24)
+    padded_BT = torch.ones_like(tokens)
+    padded_BT[0, :7] = 0
+    pos_BT = (padded_BT.cumsum(-1) - 1).clamp(min=0)
+    with rr.patch(model, pe=pe):
+        alone = model(tokens[:1, 7:], use_cache=False).logits[0]
+        beside_padding = model(tokens, attention_mask=padded_BT, position_ids=pos_BT, use_cache=False).logits[0, 7:]
+        torch.testing.assert_close(beside_padding, alone)
+        options = {"max_new_tokens": 12, "do_sample": False}
+        with_cache = model.generate(tokens, attention_mask=padded_BT, **options)
+        assert torch.equal(with_cache, model.generate(tokens, attention_mask=padded_BT, use_cache=False, **options))
+
+
+def test_an_encoding_that_reads_the_layers_input_takes_no_cache() -> None:
+    model = tiny("llama")
+    with rr.patch(model, pe="fox"):
+        model.generate(some_tokens(1, 6), max_new_tokens=2, use_cache=False)
+        with pytest.raises(ValueError, match="FoX reads the layer's input, so it takes no cache: use_cache=False"):
+            model.generate(some_tokens(1, 6), max_new_tokens=2)
+
+
+@pytest.mark.parametrize("parts", [{"softmax": "ssmax"}, {"pe": "t5_bias"}])
+@pytest.mark.filterwarnings("ignore::roundround.softmax.base.RunsInBlocks")
+def test_learned_parameters_join_the_model(parts: dict[str, str]) -> None:
     model = tiny("llama")
     before = set(dict(model.named_parameters()))
-    patch = rr.patch(model, softmax="ssmax")
+    patch = rr.patch(model, **parts)
     added = [p for name, p in model.named_parameters() if name not in before]
     assert len(added) == 4
     model(some_tokens(1, 8), labels=some_tokens(1, 8)).loss.backward()
@@ -279,9 +358,17 @@ def test_every_normaliser_runs_in_a_model_in_half_precision(softmax: str) -> Non
         ),
         ("llama", {"softmax": "stick_breaking", "pe": "p_rope"}, "takes positions from the order of the keys"),
         ("gpt2", {"softmax": "stick_breaking"}, "takes positions from the order of the keys"),
-        ("llama", {"pe": "alibi"}, "ALiBi cannot be put into a loaded model"),
-        ("llama", {"pe": "rope_random"}, "RoPERandom cannot be put into a loaded model"),
-        ("llama", {"pe": "partial_rope"}, "groups the channels into different pairs"),
+        ("llama", {"softmax": "stick_breaking", "pe": "alibi"}, "takes positions from the order of the keys"),
+        (
+            "llama",
+            {"pe": "rope_random"},
+            "RoPERandom cannot be put into LlamaForCausalLM: it draws positions or changes",
+        ),
+        ("llama", {"pe": "learned"}, "Learned cannot be put into LlamaForCausalLM: it draws positions or changes"),
+        ("llama", {"pe": "partial_rope"}, "it groups the channels into other pairs"),
+        ("gpt_neox", {"pe": "xpos"}, "XPos cannot be put into GPTNeoXForCausalLM: it pairs channels m and m + C/2"),
+        ("cohere", {"pe": "pope"}, "PoPE cannot be put into CohereForCausalLM: it pairs channels m and m + C/2"),
+        ("gpt2", {"pe": "alibi"}, "GPT2LMHeadModel has no RoPE whose frequencies could be replaced"),
         ("llama", {"softmax": "adaptve"}, "did you mean 'adaptive_temperature'"),
         ("llama", {"pe": "prope"}, "did you mean 'p_rope'"),
     ],

@@ -1,8 +1,8 @@
 """This project's attention inside a Hugging Face model: a registered attention function and its mask function.
 
-`installed(model)` gives every attention layer of the model a normaliser as a submodule. The layer then calls this
-normaliser in place of its own attention. Hooks on the normalisers see the queries, keys and values of every layer, as
-in the decoder of this project.
+`installed(model)` gives every attention layer of the model a normaliser and an encoding as submodules. The layer then
+calls them in place of its own attention; the encoding does nothing if the model keeps its own. Hooks on the normalisers
+see the queries, keys and values of every layer, as in the decoder of this project.
 The two functions must be registered under one name. Otherwise transformers passes no mask, and attention silently is
 not causal.
 Shapes: B batch, Q queries, K keys, H heads, G key heads, C head channels, D model width.
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,6 +27,8 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from roundround.hf.private import attention_name, set_attention_name
 from roundround.kernels.bias import GivenBias
 from roundround.kernels.keys import AttentionShape, Keys
+from roundround.model.parts import encoded
+from roundround.pe.base import PositionalEncoding
 from roundround.softmax.base import AttentionSoftmax
 from roundround.softmax.sink import Sink
 from roundround.softmax.soft_cap import SoftCap
@@ -36,6 +38,7 @@ from roundround.support.errors import UserError
 NAME = "roundround"  # of the attention implementation
 PATCHED = "the model is patched already; take that patch off first"
 SLOT = "roundround_softmax"  # the normaliser, a submodule of each attention layer
+ENCODING = "roundround_encoding"  # the same of the encoding, which acts beside the rotation of the model
 INPUT = "roundround_input"  # attribute: the input of an attention layer, until the layer calls its attention
 ASKED = "roundround_asked"  # attribute: whether this forward pass returns attention weights
 CHANGING = {"dynamic", "longrope"}  # kinds of RoPE whose frequencies follow the length
@@ -57,8 +60,15 @@ def installed(model: PreTrainedModel, make_softmax: MakeSoftmax | None = None) -
         yield normalisers_of(model)
 
 
-def install(model: PreTrainedModel, make_softmax: MakeSoftmax | None = None) -> Callable[[], None]:
-    """Do what `installed` does before its block; returns the function that undoes it."""
+def install(
+    model: PreTrainedModel,
+    make_softmax: MakeSoftmax | None = None,
+    encodings: Sequence[PositionalEncoding] | None = None,
+) -> Callable[[], None]:
+    """Do what `installed` does before its block; returns the function that undoes it.
+
+    encodings: what each layer adds to the rotation of the model; None for nothing.
+    """
     if getattr(model.config, "is_encoder_decoder", False):
         raise UserError(f"{type(model).__name__} has an encoder; roundround patches only models without one")
     layers = attention_layers(model)
@@ -66,15 +76,17 @@ def install(model: PreTrainedModel, make_softmax: MakeSoftmax | None = None) -> 
         raise UserError(PATCHED)
     make = own_softmax if make_softmax is None else partial(replacement, make_softmax=make_softmax)
     made = [make(layer) for layer in layers]
+    added = encodings or [PositionalEncoding(softmax.shape) for softmax in made]
     with ExitStack() as undo:
         for config in reversed(configs_of(model)):  # undo sets the outermost first, as that also sets the inner ones
             undo.callback(set_attention_name, config, attention_name(config))
-        for layer, softmax in zip(layers, made, strict=True):
+        for layer, *parts in zip(layers, made, added, strict=True):
             own = next(layer.parameters())
-            if own.device.type != "meta":  # offloaded weights are on meta; their layer computes on the CPU
-                softmax.to(own.device)
-            layer.add_module(SLOT, softmax.train(layer.training))
-            undo.callback(delattr, layer, SLOT)
+            for name, part in zip((SLOT, ENCODING), parts, strict=True):
+                if own.device.type != "meta":  # offloaded weights are on meta; their layer computes on the CPU
+                    part.to(own.device)
+                layer.add_module(name, part.train(layer.training))
+                undo.callback(delattr, layer, name)
             for name in (INPUT, ASKED):
                 undo.callback(layer.__dict__.pop, name, None)
             undo.callback(layer.register_forward_pre_hook(remember_input, with_kwargs=True).remove)
@@ -251,9 +263,9 @@ def attention(
 
     Also returns the weights [B, H, Q, K] if `output_attentions` is set, else None.
     """
-    softmax, name = getattr(module, SLOT, None), type(module).__name__
+    softmax, encoding, name = getattr(module, SLOT, None), getattr(module, ENCODING, None), type(module).__name__
     x_BTD = module.__dict__.pop(INPUT, None)
-    if not isinstance(softmax, AttentionSoftmax) or x_BTD is None:
+    if not isinstance(softmax, AttentionSoftmax) or not isinstance(encoding, PositionalEncoding) or x_BTD is None:
         raise UserError(f"{name} calls its attention twice in a layer, or in a form that roundround does not know")
     if not isinstance(attention_mask, ModelKeys):
         raise UserError("the model makes its own attention mask; roundround would ignore it and lose causality")
@@ -275,18 +287,17 @@ def attention(
             raise UserError(f"roundround cannot replace the attention of {name}, which has {what}")
     if isinstance(softmax, Sink) and s_aux is not None:
         softmax.logit = s_aux if isinstance(s_aux, nn.Parameter) else nn.Parameter(s_aux)
-    parameter = next(softmax.parameters(), None)
-    if parameter is not None:
-        x_BTD = x_BTD.to(parameter.dtype)
-    n_keys = attention_mask.n_keys  # a static cache has empty rows after the last key
+    keys = attention_mask.from_the_first_token()
+    of_encoding, of_softmax = (x_BTD.to(next(part.parameters(), x_BTD).dtype) for part in (encoding, softmax))
+    given = (query, key[:, :, : keys.n_keys], value[:, :, : keys.n_keys])  # a static cache has empty rows at its end
+    (q, k, v), bias, prepared = encoded(encoding, *given, of_encoding, keys)
     options: dict[str, Any] = {
         "scale": query.shape[-1] ** -0.5 if scaling is None else scaling,
-        "keys": attention_mask,
-        "bias": None if position_bias is None else GivenBias(position_bias),
-        "rows": softmax.row_parameters(x_BTD),
+        "keys": keys,
+        "bias": bias if position_bias is None else GivenBias(position_bias),
+        "rows": softmax.row_parameters(of_softmax),
     }
-    q, k, v = query, key[:, :, :n_keys], value[:, :, :n_keys]
-    out_BHQC = softmax(q, k, v, **options)
+    out_BHQC = encoding.rotate_outputs(softmax(q, k, v, **options), prepared)
     asked = module.__dict__.get(ASKED) or others.get("output_attentions")
     alpha_BHQK = softmax.all_weights(q, k, **options) if asked else None
     return out_BHQC.transpose(1, 2).contiguous(), alpha_BHQK
@@ -312,6 +323,12 @@ class ModelKeys(Keys):
 
     def contiguous(self) -> ModelKeys:
         return self
+
+    def from_the_first_token(self) -> ModelKeys:
+        """The same with positions that count from the text's first token, as a cache or padding leaves them."""
+        pos_BK = self.k_pos_BK if self.valid_BK is None else (self.valid_BK.cumsum(-1) - 1).clamp(min=0)
+        pos_BK = pos_BK + (self.n_forgotten.flatten(1) if isinstance(self.n_forgotten, Tensor) else self.n_forgotten)
+        return replace(self, q_pos_BQ=pos_BK[:, self.q_pos_BQ[0]], k_pos_BK=pos_BK)
 
     def __getitem__(self, index: Any) -> ModelKeys | Tensor:
         every, whole = range(self.n_keys), slice(None)

@@ -1,7 +1,7 @@
 """Another normaliser or encoding inside a loaded model.
 
-A decoder of this project takes any encoding. A Hugging Face model takes NoPE, and encodings that differ from RoPE only
-in the frequencies or in the attention factor.
+A decoder of this project takes any encoding. A Hugging Face model with RoPE can rotate at other frequencies itself. For
+any other encoding it stops rotating, and the encoding acts inside the attention of each layer.
 
 Shapes: P channel pairs.
 
@@ -21,17 +21,25 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from roundround.hf.load import ProbedHuggingFaceModel
-from roundround.hf.patching.attention import PATCHED, MakeSoftmax, attention_layers, install, normalisers_of, shape_of
+from roundround.hf.patching.attention import (
+    PATCHED,
+    MakeSoftmax,
+    attention_layers,
+    install,
+    installed,
+    normalisers_of,
+    shape_of,
+)
 from roundround.hf.patching.frequencies import RotaryTable, Rotation, rotate_layers, tables_of_layers
 from roundround.kernels.keys import AttentionShape
 from roundround.model.block import AttentionLayer
 from roundround.model.decoder import Decoder, encodings_of
-from roundround.model.trial import check_encodings
+from roundround.model.trial import check_encodings, tried
 from roundround.pe.base import PositionalEncoding
 from roundround.pe.nope import NoPE
 from roundround.pe.rotary import RotaryEncoding
 from roundround.pe.xpos import XPos
-from roundround.probing.layout import N_TOKENS, is_said_by_frequencies
+from roundround.probing.layout import N_TOKENS, PAIRINGS, is_said_by_frequencies
 from roundround.probing.probe import check
 from roundround.softmax.base import AttentionSoftmax
 from roundround.support.errors import UserError
@@ -58,24 +66,28 @@ class Patch:
         if isinstance(model, Decoder):
             self.undo = replace_parts(model, make_softmax, make_encoding)
             return
+        encodings: list[PositionalEncoding] | None = None
         with ExitStack() as undo:
             if make_encoding is not None:
                 of_layers = tables_of_layers(model)
-                new = rotations_of(model, make_encoding, of_layers)
+                new, encodings = encodings_of_layers(model, make_encoding, of_layers)
                 self.remark = remark_on(of_layers, new)
                 undo.callback(rotate_layers(model, of_layers, new))
-            undo.callback(install(model, make_softmax))
+            undo.callback(install(model, make_softmax, encodings))
             own = normalisers_of(model)[0]
-            if own.orders_keys and (make_encoding is None or any(rotation.frequencies_P.any() for rotation in new)):
+            if own.orders_keys and (
+                make_encoding is None
+                or any(rotation.frequencies_P.any() for rotation in new)
+                or not all(isinstance(encoding, NoPE) for encoding in encodings or ())
+            ):
                 raise UserError(f"{type(own).__name__} takes positions from the order of the keys; give pe=nope")
             if make_encoding is not None:
                 of_table = dict(zip(of_layers, new, strict=True))
                 alike = all(rotation.same_as(of_table[table]) for table, rotation in zip(of_layers, new, strict=True))
                 rotating = [bool(rotation.frequencies_P.any()) for rotation in new]
                 if not alike or len(set(rotating)) > 1:  # the rotation differs by layer: test what each layer does
-                    tokens = range(min(N_TOKENS, model.get_input_embeddings().num_embeddings))
                     probed = ProbedHuggingFaceModel(type(model).__name__, model, None)
-                    layouts = check(probed, tokens)
+                    layouts = check(probed, some_tokens(model))
                     wrong = [
                         str(softmax.shape.layer)
                         for softmax, layout, turns in zip(probed.normalisers, layouts, rotating, strict=True)
@@ -99,6 +111,10 @@ class Patch:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.remove()
+
+
+def some_tokens(model: PreTrainedModel) -> range:
+    return range(min(N_TOKENS, model.get_input_embeddings().num_embeddings))
 
 
 def replace_parts(decoder: Decoder, make_softmax: MakeSoftmax | None, make_encoding: MakeEncoding | None) -> ExitStack:
@@ -172,44 +188,52 @@ def check_alike(
             )
 
 
-def rotations_of(
+def encodings_of_layers(
     model: PreTrainedModel, make_encoding: MakeEncoding, of_layers: Sequence[RotaryTable | None]
-) -> list[Rotation]:
-    """The new rotation of each attention layer, from the encoding that `make_encoding` makes for the layer.
+) -> tuple[list[Rotation], list[PositionalEncoding]]:
+    """The new rotation of each attention layer by the model itself, and what the layer does beside it.
 
-    of_layers: the model's own rotation of each layer. The model's layout fixes which channels form a pair. So an
-    encoding can set only the pairs' frequencies and one factor, which replaces the factor of the model's own rotation
-    (YaRN). Raises UserError if the encoding groups the channels into different pairs, has learned parameters, draws
-    random positions, or does more than rotate queries and keys.
+    of_layers: the model's own rotation of each layer. If frequencies and one factor describe all that an encoding does,
+    the model rotates by them; the factor replaces the factor of the model's own rotation (YaRN). Otherwise the model
+    stops rotating, and the layer has an instance of the encoding, with parameters of its own.
+    Raises UserError if an encoding groups the channels into other pairs than the model, changes embeddings or draws
+    random positions, or if it breaks a rule of `Bias.applied`.
     """
     used = [table for table in of_layers if table is not None]
     if not used:
         raise UserError(f"{type(model).__name__} has no RoPE whose frequencies could be replaced")
-    found: list[Rotation] = []
+    rotations, others = list[Rotation](), list[PositionalEncoding]()
     for layer, own in zip(attention_layers(model), of_layers, strict=True):
         table = own or used[0]  # a layer without rotation takes the sizes of another layer's table
-        own_P = table.frequencies_P
-        encoding = make_encoding(replace(shape_of(layer), head_dim=2 * len(own_P), theta=table.theta))
-        name = type(encoding).__name__
-        if isinstance(encoding, NoPE):
-            found.append(Rotation(torch.zeros_like(own_P)))
-            continue
-        more = next(encoding.parameters(), None) is not None or encoding.draws_positions
-        own_hooks, none = type(encoding), PositionalEncoding
-        more |= own_hooks.rotate_values is not none.rotate_values or own_hooks.bias is not none.bias
-        if not isinstance(encoding, RotaryEncoding) or more or not is_said_by_frequencies(encoding):
+        own_P, shape, none = table.frequencies_P, replace(shape_of(layer), theta=table.theta), PositionalEncoding
+        encoding = make_encoding(replace(shape, head_dim=2 * len(own_P)))
+        kind, wrong = type(encoding), None
+        does_more = kind.rotate_values is not none.rotate_values or kind.bias is not none.bias
+        does_more |= next(encoding.parameters(), None) is not None
+        if encoding.draws_positions or kind.embed is not none.embed:
+            wrong = "draws positions or changes embeddings"
+        elif isinstance(encoding, RotaryEncoding) and not does_more and is_said_by_frequencies(encoding):
+            frequencies = encoding.frequencies(torch.float32)
+            rotations.append(Rotation(frequencies, encoding.attention_factor))
+            others.append(none(shape))
+            wrong = "groups the channels into other pairs" if len(frequencies) != len(own_P) else None
+        else:
+            others.append(make_encoding(shape))
+            rotations.append(Rotation(torch.zeros_like(own_P)))
+            _, wrong = tried(others[-1])
+        if wrong:
+            raise UserError(f"{kind.__name__} cannot be put into {type(model).__name__}: it {wrong}")
+    if any(type(one).rotate_queries is not PositionalEncoding.rotate_queries for one in others):
+        with installed(model):
+            probed = ProbedHuggingFaceModel(type(model).__name__, model, None)
+            layouts = check(probed, some_tokens(model))
+        rotating = [layout for layout in layouts if layout.n_rotated]
+        if any((layout.pairing, layout.n_rotary) != (PAIRINGS[0], 2 * layout.n_pairs) for layout in rotating):
             raise UserError(
-                f"{name} cannot be put into a loaded model, which rotates queries and keys at fixed frequencies; "
-                "use RoPE, a form of p-RoPE, a ladder, a scaling such as YaRN, or NoPE"
+                f"{type(others[0]).__name__} cannot be put into {probed.name}: it pairs channels m and m + C/2 of the "
+                "whole head, and the model pairs others; RoPE at any frequencies and encodings without rotation can"
             )
-        frequencies = encoding.frequencies(torch.float32)
-        if len(frequencies) != len(own_P):
-            raise UserError(
-                f"{name} groups the channels into different pairs from those that the model was trained with, so it "
-                "cannot be used in this model"
-            )
-        found.append(Rotation(frequencies, encoding.attention_factor))
-    return found
+    return rotations, others
 
 
 def remark_on(of_layers: Sequence[RotaryTable | None], new: Sequence[Rotation]) -> str | None:
