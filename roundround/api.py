@@ -74,8 +74,9 @@ def load(
 def attention(model: nn.Module, tokenizer: Any, text: str) -> AttentionWeights:
     """The attention weights of every head over one text.
 
-    model, tokenizer: the model and tokenizer from `load`, or a Hugging Face decoder (patched or not) and its tokenizer.
-    If the model has a first token, such as <bos>, it is put before the text.
+    model, tokenizer: the model and tokenizer from `load`, a Hugging Face decoder (patched or not) and its tokenizer, or
+    your own model that calls `rr.attend`, if `model(tokens)` runs it, and anything with `encode(text)` and
+    `decode(ids)`. If the model has a first token, such as <bos>, it is put before the text.
 
     Returns `AttentionWeights`, on the CPU and in at least float32: `weights[layer]` is [H, Q, K], and
     `weights[layer][head]` is [Q, K], with 0 where the query does not see the key. `weights.words` has the tokens as
@@ -87,18 +88,16 @@ def attention(model: nn.Module, tokenizer: Any, text: str) -> AttentionWeights:
     """
     import torch
 
-    from roundround.asking.loaded_model import given_to_write
-    from roundround.distributed.device import check_fits
+    from roundround.asking.loaded_model import given_to_probe
+    from roundround.data.tokenizers import check_known
+    from roundround.probing.probed_model import run
     from roundround.probing.rows import AttentionWeights, weights_of_layers
 
-    with given_to_write(model, tokenizer) as writer, torch.no_grad():
-        tokens, normalisers = writer.tokens(text, first=True), writer.normalisers
-        n_bytes = 4 * sum(softmax.shape.n_heads for softmax in normalisers) * len(tokens) ** 2
-        check_fits(n_bytes, torch.device("cpu"), f"attention over {len(tokens):,} tokens", "give a shorter text")
-        tokens_1T = torch.tensor([tokens], device=writer.device)
-        layers = weights_of_layers(normalisers, lambda: writer.log_probabilities(tokens_1T, 1))
-        numbers = [softmax.shape.layer for softmax in normalisers]
-        return AttentionWeights(writer.name, writer.words(tokens), tokens, layers, numbers)
+    with given_to_probe(model, tokenizer, [text]) as probed, torch.no_grad():
+        tokens = probed.tokens(text)
+        check_known(tokens, probed.unknown_token, "the text")
+        layers = weights_of_layers(probed.normalisers, lambda: run(probed, [(tokens, None)]))
+        return AttentionWeights(probed.name, probed.words(tokens), tokens, layers, probed.layers)
 
 
 def generate(
@@ -114,10 +113,10 @@ def generate(
 ) -> list[str]:
     """Let a model continue a prompt, as `roundround generate` does; returns the texts, each with the prompt.
 
-    model, tokenizer: as in `attention`. length: the largest number of tokens to write; the model may end a text
-    earlier. temperature: the divisor of the logits; 0 always takes the likeliest token. top_k: the number of likeliest
-    tokens from which each token is drawn; None for all. seed: the seed of the draws; the first text is the same for
-    any `n`. n: the number of texts.
+    model, tokenizer: from `load`, or of Hugging Face. length: the largest number of tokens to write; the model may end
+    a text earlier. temperature: the divisor of the logits; 0 always takes the likeliest token. top_k: the number of
+    likeliest tokens from which each token is drawn; None for all. seed: the seed of the draws; the first text is the
+    same for any `n`. n: the number of texts.
     Raises UserError for an empty prompt, a value out of range, or a model that cannot generate with a cache.
 
         print(rr.generate(model, tokenizer, "Once upon a time", temperature=0)[0])
@@ -144,15 +143,16 @@ def evaluate(
 ) -> DataFrame:
     """Perplexity on held-out text at several context lengths: the numbers of `roundround eval`.
 
-    model, tokenizer: as in `attention`. data: the name of a corpus (`roundround list data`, such as pydoc), a `Corpus`,
-    or a list of texts, which are all scored. If a run was trained on a corpus of the package, the corpus's name is in
-    `rr.run(run).choices["data"]`; if it was trained on your own files, give a list of their texts. length: the context
-    lengths in tokens; the targets are the same at each length. stride: the number of tokens between the beginnings of
-    windows that overlap; None for windows that do not overlap. bos: whether a Hugging Face model's first token is put
-    before every window: True, False, or auto (only if the token lowers the loss). max_tokens: the largest number of
-    targets to score. separate_documents: whether tokens attend only within their document (give True if the run was
-    trained so); None for the corpus's setting. dispersion: whether to measure the entropy (nats), the largest weight,
-    the logit spread and the gap counting number of every head too. batch_tokens: the number of tokens in a batch.
+    model, tokenizer: from `load`, or of Hugging Face. data: the name of a corpus (`roundround list data`, such as
+    pydoc), a `Corpus`, or a list of texts, which are all scored. If a run was trained on a corpus of the package, the
+    corpus's name is in `rr.run(run).choices["data"]`; if it was trained on your own files, give a list of their texts.
+    length: the context lengths in tokens; the targets are the same at each length. stride: the number of tokens between
+    the beginnings of windows that overlap; None for windows that do not overlap. bos: whether a Hugging Face model's
+    first token is put before every window: True, False, or auto (only if the token lowers the loss). max_tokens: the
+    largest number of targets to score. separate_documents: whether tokens attend only within their document (give True
+    if the run was trained so); None for the corpus's setting. dispersion: whether to measure the entropy (nats), the
+    largest weight, the logit spread and the gap counting number of every head too. batch_tokens: the number of tokens
+    in a batch.
 
     Returns a row for each number, with the fields of `results.json`: metric (perplexity, nats_per_token, ...), length
     and value. A loss over a range of positions also has `first_position` and `last_position`. Raises UserError if
@@ -211,7 +211,7 @@ def probe(
 
     if isinstance(texts, str):
         raise UserError("texts is a single text, and rr.probe takes a list of texts: give [text]")
-    with given_to_probe(model, tokenizer) as probed:
+    with given_to_probe(model, tokenizer, texts) as probed:
         tokens = [probed.tokens(text) for text in texts]
         check_known([token for text in tokens for token in text], probed.unknown_token, "the texts")
         return observe(probed, tokens, rows=rows, entropy=entropy, batch_tokens=batch_tokens)

@@ -152,7 +152,7 @@ def test_attention_leaves_the_model_as_it_was_and_refuses_what_it_cannot_read(st
     decoder.train()
     rr.attention(decoder, tokenizer, "The fox")
     assert decoder.training
-    with pytest.raises(ValueError, match="1001 positions exceed max_position=64"):
+    with pytest.raises(UserError, match="has 64 positions, and a text has 1001 tokens"):
         rr.attention(decoder, tokenizer, "x" * 1000)
     with pytest.raises(UserError, match="not a Linear"):
         rr.attention(torch.nn.Linear(2, 2), tokenizer, "a text")
@@ -313,6 +313,8 @@ def test_a_model_of_a_task_reads_its_symbols_alone(roundround: Callable[..., Don
     assert rr.attention(*loaded, " ".join(symbols))[0].shape[-1] == 4
     with pytest.raises(UserError, match="no symbol 'fox'"):
         rr.attention(*loaded, f"{symbols[0]} fox")
+    with pytest.raises(UserError, match="no symbol 'fox'"):
+        rr.probe(*loaded, [" ".join(symbols), f"{symbols[0]} fox"])
     with pytest.raises(UserError, match="learned a task"):
         rr.evaluate(*loaded, "pydoc")
 

@@ -99,8 +99,7 @@ class PretrainedWriter:
         self.probed, self.name, self.normalisers = probed, probed.name, probed.normalisers
         self.model, self.tokenizer, self.words = probed.pretrained, probed.tokenizer, probed.words
         self.device = probed.device
-        ends = self.model.generation_config.eos_token_id
-        self.ends = set(ends if isinstance(ends, list) else [] if ends is None else [ends])
+        self.ends = probed.ends
         from roundround.hf.patching.frequencies import rotary_tables  # transformers takes a second to import
 
         tables = rotary_tables(self.model)
@@ -111,13 +110,7 @@ class PretrainedWriter:
         self.read_BT = torch.empty(1, 0, dtype=torch.int64, device=self.device)
 
     def tokens(self, text: str, *, first: bool) -> list[int]:
-        plain = not self.probed.reads_special_tokens
-        ids = list(self.tokenizer(text, add_special_tokens=first, split_special_tokens=plain).input_ids)
-        if first and ids[:2] == 2 * [self.tokenizer.bos_token_id]:
-            ids = ids[1:]  # the text itself spells the token that the tokenizer puts in front of it
-        if first and len(ids) > 1 and ids[-1] in self.ends and self.tokens(text, first=False)[-1:] != ids[-1:]:
-            return ids[:-1]  # some tokenizers add a token at the end
-        return ids
+        return self.probed.tokens(text) if first else self.probed.text_tokens(text)
 
     def decode(self, tokens: Sequence[int]) -> str:
         text: str = self.tokenizer.decode(list(tokens), skip_special_tokens=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from torch import nn
 
 from roundround.asking.generation import DecoderWriter, PretrainedWriter, Writer
-from roundround.asking.reader import Reader, check_lengths, joined
+from roundround.asking.reader import Reader, check_lengths, check_symbols, joined
 from roundround.config.build import build, maker
 from roundround.config.options import load_option
 from roundround.config.verb import checked_bos
@@ -20,8 +20,9 @@ from roundround.data.corpora import Corpus, Source
 from roundround.data.tokenizers import Vocabulary
 from roundround.distributed.peers import Peers
 from roundround.model.decoder import Decoder
+from roundround.model.parts import Normaliser
 from roundround.pe.base import PositionalEncoding
-from roundround.probing.probed_model import ProbedDecoder, ProbedModel
+from roundround.probing.probed_model import ObservedModel, ProbedDecoder, ProbedModel, ProbedParts
 from roundround.softmax.base import AttentionSoftmax
 from roundround.support.errors import UserError, nearest
 from roundround.trained.models import first_of, text_for
@@ -51,15 +52,23 @@ def given_to_write(model: nn.Module, tokenizer: Any) -> Iterator[Writer]:
 
 
 @contextmanager
-def given_to_probe(model: nn.Module, tokenizer: Any) -> Iterator[ProbedModel]:
-    """The model for a probe, in evaluation mode inside the block.
+def given_to_probe(model: nn.Module, tokenizer: Any, texts: Sequence[str]) -> Iterator[ObservedModel]:
+    """The model for a probe of some texts, in evaluation mode inside the block.
 
-    Raises UserError if the model is neither a decoder of this project nor a Hugging Face model.
+    Raises UserError if a text has a word that the vocabulary of a task lacks.
+    Raises UserError if it is neither a decoder of this project nor of Hugging Face, nor a model that calls `rr.attend`.
     """
     with in_evaluation_mode(model):
         if isinstance(model, Decoder):
             vocabulary = vocabulary_of_run(tokenizer)
+            for text in texts if vocabulary.first is not None else ():
+                check_symbols(text, vocabulary)
             yield ProbedDecoder(NAME, model, vocabulary.tokenizer, first_of(vocabulary))
+            return
+        if isinstance(model, nn.Module) and any(isinstance(part, Normaliser) for part in model.modules()):
+            if not all(callable(getattr(tokenizer, name, None)) for name in ("encode", "decode")):
+                raise UserError("give a tokenizer that has encode(text) and decode(ids)")
+            yield ProbedParts(model, tokenizer)
             return
         with hugging_face_model(model, tokenizer) as probed:
             yield probed

@@ -185,9 +185,11 @@ class ProbedHuggingFaceModel(ProbedModel):
         first_token = None if tokenizer is None else tokenizer.bos_token_id
         if first_token is not None and tokenizer("a").input_ids[:1] != [first_token]:
             first_token = None  # the tokenizer does not add it by default
-        super().__init__(name, model, normalisers, first_token, normalisers[0].shape.train_length)
+        super().__init__(name, model, normalisers, first_token)
         self.pretrained, self.tokenizer, self.decoder = model, tokenizer, text_decoder(model)
         self.follows_length = follows_length(model) is not None
+        ends = None if model.generation_config is None else model.generation_config.eos_token_id
+        self.ends = set(ends if isinstance(ends, list) else [] if ends is None else [ends])
         self.reads_special_tokens = reads_special_tokens and not getattr(tokenizer, "split_special_tokens", False)
 
     @property
@@ -224,9 +226,16 @@ class ProbedHuggingFaceModel(ProbedModel):
     def others(self) -> dict[int, str]:
         return other_layers(self.pretrained)
 
-    def text_tokens(self, text: str) -> list[int]:
+    def text_tokens(self, text: str, *, first: bool = False) -> list[int]:
         plain = not self.reads_special_tokens
-        return list(self.tokenizer(text, add_special_tokens=False, split_special_tokens=plain).input_ids)
+        return list(self.tokenizer(text, add_special_tokens=first, split_special_tokens=plain).input_ids)
+
+    def tokens(self, text: str) -> list[int]:
+        ids, own = self.text_tokens(text, first=True), self.text_tokens(text)
+        if ids[:2] == 2 * [self.tokenizer.bos_token_id]:
+            ids = ids[1:]  # the text itself spells the token that the tokenizer puts in front of it
+        ends = len(ids) > 1 and ids[-1] in self.ends and own[-1:] != ids[-1:]
+        return ids[:-1] if ends else ids  # some tokenizers add a token at the end
 
     @property
     def unknown_token(self) -> int | None:
@@ -302,7 +311,7 @@ def as_pretrained_model(model: object) -> PreTrainedModel:
     """The model itself. Raises UserError if it is not a Hugging Face model."""
     if not isinstance(model, PreTrainedModel):
         raise UserError(
-            "the model must be a loaded Hugging Face decoder, or the model that rr.load returns, not a "
-            f"{type(model).__name__}"
+            "the model must be a loaded Hugging Face decoder, the model that rr.load returns or, for rr.attention and "
+            f"rr.probe, one that calls rr.attend, not a {type(model).__name__}"
         )
     return model

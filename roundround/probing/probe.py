@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from roundround.kernels.keys import Keys
 from roundround.probing.dispersion import OF_GAPS, fused_entropies
 from roundround.probing.layout import KINDS, N_ROWS, Layout, PairNorms, SelfTest, stacked
-from roundround.probing.probed_model import ProbedModel, run, watching
+from roundround.probing.probed_model import ObservedModel, run, watching
 from roundround.probing.rows import (
     BANDS,
     FIRST_ROW,
@@ -136,7 +136,7 @@ class Probe:
 
 @torch.no_grad()
 def observe(
-    probed: ProbedModel,
+    probed: ObservedModel,
     texts: Sequence[Sequence[int]],
     *,
     batch_tokens: int = BATCH_TOKENS,
@@ -189,7 +189,7 @@ def observe(
     )
 
 
-def check(probed: ProbedModel, tokens: Sequence[int]) -> list[Layout]:
+def check(probed: ObservedModel, tokens: Sequence[int]) -> list[Layout]:
     """The layout of each layer, from the self-test on rows of these tokens.
 
     Raises UserError if a layout is unknown or the model is not causal.

@@ -2,14 +2,14 @@
 
 Shapes: B batch, T tokens, D model width.
 
-Tested by tests/probing/test_probe.py and tests/hf/test_hf_patch.py.
+Tested by tests/probing/test_probe.py, tests/model/test_parts.py and tests/hf/test_hf_patch.py.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, final
 
 import torch
@@ -26,26 +26,29 @@ from roundround.softmax.base import AttentionSoftmax
 from roundround.support.errors import UserError
 
 
-class ProbedModel(ABC):
-    """A decoder with its tokenizer.
+class ObservedModel(ABC):
+    """A decoder with its tokenizer, as far as `observe` and `rr.attention` read it.
 
     name: the name in tables and figures. model: the module. normalisers: the normaliser of each attention layer.
-    first_token: the token before every text (beginning of sequence); None if the model has none.
-    longest: the longest context in tokens that the model was trained on. layers: the index of each attention layer
-    among all layers; in a hybrid model other layers lie between them. follows_length: whether the frequencies change
-    with the length of the text. draws: whether the model draws the positions of a text at random; all tokens of the
-    text determine the draw.
+    first_token: the token before every text (beginning of sequence); None if the model has none. layers: the index of
+    each attention layer among all layers; in a hybrid model other layers lie between them. follows_length: whether the
+    frequencies change with the length of the text. draws: whether the model draws the positions of a text at random;
+    all tokens of the text determine the draw.
     """
 
     follows_length = False
     draws = False
 
     def __init__(
-        self, name: str, model: nn.Module, normalisers: list[AttentionSoftmax], first_token: int | None, longest: int
+        self, name: str, model: nn.Module, normalisers: list[AttentionSoftmax], first_token: int | None
     ) -> None:
-        self.name, self.model, self.normalisers = name, model, normalisers
-        self.first_token, self.longest = first_token, longest
+        self.name, self.model, self.normalisers, self.first_token = name, model, normalisers, first_token
         self.layers = [softmax.shape.layer for softmax in normalisers]
+
+    @property
+    def longest(self) -> int:
+        """The longest context in tokens that the model was trained on."""
+        return self.normalisers[0].shape.train_length
 
     @property
     @abstractmethod
@@ -59,18 +62,13 @@ class ProbedModel(ABC):
         Another encoding has a table of zeros, or none.
         """
 
-    @property
-    @abstractmethod
-    def theta(self) -> float | list[float]:
-        """The base of the model's own RoPE; a list if kinds of layers have different bases."""
-
     @abstractmethod
     def windows(self) -> list[int | None]:
         """For each layer, the largest number of tokens that a query sees, the query's own included; None if all."""
 
-    @abstractmethod
     def kinds(self) -> list[str]:
         """The name of each layer's kind, such as local; empty if all layers are alike."""
+        return []
 
     def others(self) -> dict[int, str]:
         """The kind of each layer without attention, such as `conv`, by its number among all layers."""
@@ -81,9 +79,9 @@ class ProbedModel(ABC):
         """Token ids of a text, without any special token."""
 
     @property
-    @abstractmethod
     def unknown_token(self) -> int | None:
         """The id that the tokenizer gives to text that it cannot read; None if the tokenizer has no such id."""
+        return None
 
     @abstractmethod
     def words(self, tokens: Sequence[int]) -> list[str]:
@@ -91,15 +89,7 @@ class ProbedModel(ABC):
 
     @abstractmethod
     def hidden(self, tokens_BT: Tensor, pos_BT: Tensor) -> Tensor:
-        """Output of the last layer, [B, T, D], for tokens at the positions `pos_BT`."""
-
-    @abstractmethod
-    def token_loss(self, tokens_BT: Tensor, targets_BT: Tensor) -> Tensor:
-        """Loss of each target in nats, [B, T], float32."""
-
-    @abstractmethod
-    def with_frequencies(self, tables: Sequence[Tensor]) -> AbstractContextManager[None]:
-        """A context in which the model rotates at the given frequencies instead of the frequencies of `tables()`."""
+        """What the layers make of tokens at the positions `pos_BT`, [B, T, D]: the output of the last layer."""
 
     def positions(self, tokens: Sequence[int]) -> Tensor:
         """The positions of the tokens of a text, [T]. If the model draws positions, its first draw gives them."""
@@ -112,6 +102,101 @@ class ProbedModel(ABC):
         return tokens if tokens[:1] == first else first + tokens
 
 
+class ProbedModel(ObservedModel):
+    """A model that also has a loss and takes other frequencies: what `roundround probe` and `eval` need."""
+
+    @property
+    @abstractmethod
+    def theta(self) -> float | list[float]:
+        """The base of the model's own RoPE; a list if kinds of layers have different bases."""
+
+    @abstractmethod
+    def token_loss(self, tokens_BT: Tensor, targets_BT: Tensor) -> Tensor:
+        """Loss of each target in nats, [B, T], float32."""
+
+    @abstractmethod
+    def with_frequencies(self, tables: Sequence[Tensor]) -> AbstractContextManager[None]:
+        """A context in which the model rotates at the given frequencies instead of the frequencies of `tables()`."""
+
+
+@final
+class ProbedParts(ObservedModel):
+    """A model that is not of this project and calls `rr.attend`: `model(tokens_BT)` runs it, whatever that returns.
+
+    The tokenizer has `encode(text)` and `decode(ids)`. Windows are known only of calls whose texts are longer.
+    Raises UserError if two normalisers have the same number of a layer.
+    """
+
+    def __init__(self, model: nn.Module, tokenizer: Any) -> None:
+        normalisers = [module for module in model.modules() if isinstance(module, AttentionSoftmax)]
+        normalisers.sort(key=lambda softmax: softmax.shape.layer)
+        super().__init__(type(model).__name__, model, normalisers, None)
+        if len(set(self.layers)) < len(self.layers):
+            raise UserError(f"{self.name} has two normalisers of one layer; number them: rr.normaliser(..., layer=...)")
+        self.encodings = [module for module in model.modules() if isinstance(module, PositionalEncoding)]
+        self.follows_length = follow_length(self.encodings)
+        self.tokenizer, self.seen_windows = tokenizer, dict[int, int | None]()
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    def tables(self) -> list[Tensor]:
+        return tables_of(self.encodings)
+
+    def windows(self) -> list[int | None]:
+        return [self.seen_windows.get(layer) for layer in self.layers]
+
+    def text_tokens(self, text: str) -> list[int]:
+        ids = self.tokenizer.encode(text)
+        return list(getattr(ids, "ids", ids))
+
+    def words(self, tokens: Sequence[int]) -> list[str]:
+        return [self.tokenizer.decode([token]) for token in tokens]
+
+    def hidden(self, tokens_BT: Tensor, pos_BT: Tensor) -> Tensor:
+        """The queries of the last layer, since the model may return anything, such as the logits of one token.
+
+        The encodings get `pos_BT` in place of the positions that the model gives them.
+        Raises UserError if a layer sees later tokens or does not call its normaliser.
+        """
+        found: dict[int, Tensor] = {}
+
+        def take_in(softmax: AttentionSoftmax, qkv: Sequence[Tensor], options: dict[str, Any]) -> None:
+            layer, keys = softmax.shape.layer, options["keys"]
+            if not keys.causal:
+                raise UserError(f"layer {layer} of {self.name} sees later tokens; give rr.attend causal=True")
+            found[layer] = qkv[0].transpose(1, 2).flatten(2)
+            self.seen_windows[layer] = keys.window or self.seen_windows.get(layer)
+
+        with ExitStack() as undo:
+            undo.enter_context(watching(self.normalisers, take_in))
+            for encoding in self.encodings:
+                own = encoding.prepare_part
+                vars(encoding)["prepare_part"] = lambda _, *others, own=own: own(pos_BT, *others)
+                undo.callback(vars(encoding).pop, "prepare_part")
+            self.model(tokens_BT)
+        if missing := {*self.layers} - {*found}:
+            raise UserError(f"layer {min(missing)} of {self.name} has a normaliser that {self.name} does not call")
+        return list(found.values())[-1]
+
+
+def tables_of(encodings: Sequence[PositionalEncoding]) -> list[Tensor]:
+    """The frequencies of each encoding, float64; zeros if they do not describe all that it does."""
+    return [
+        encoding.frequencies(torch.float64)
+        if isinstance(encoding, RotaryEncoding) and is_said_by_frequencies(encoding)
+        else torch.zeros(encoding.shape.head_dim // 2, dtype=torch.float64)
+        for encoding in encodings
+    ]
+
+
+def follow_length(encodings: Sequence[PositionalEncoding]) -> bool:
+    """Whether the frequencies of an encoding may follow the length of the text."""
+    rotary = [encoding for encoding in encodings if isinstance(encoding, RotaryEncoding)]
+    return not all(map(is_said_by_frequencies, rotary))  # or it does more, which counts as the same
+
+
 @final
 class ProbedDecoder(ProbedModel):
     """A decoder of this project. If it reads text, the token that ends documents also serves as `first_token`."""
@@ -120,26 +205,20 @@ class ProbedDecoder(ProbedModel):
         normalisers = decoder.normalisers
         if not normalisers:
             raise UserError(f"{name} has no layer of attention, so there are no queries and keys to probe")
-        super().__init__(name, decoder, normalisers, first_token, normalisers[0].shape.train_length)
+        super().__init__(name, decoder, normalisers, first_token)
         self.decoder, self.tokenizer = decoder, tokenizer
         self.encodings = decoder.all_encodings  # one for all layers, one for each kind, or one for each layer
         self.draws = decoder.draws_positions
         if self.draws and len(set(decoder.leaders)) > 1:
             raise UserError(f"{name} draws positions for one kind of layers only; a probe needs the same in all layers")
-        rotary = [encoding for encoding in self.encodings if isinstance(encoding, RotaryEncoding)]
-        self.follows_length = not all(map(is_said_by_frequencies, rotary))  # or does more, which counts as the same
+        self.follows_length = follow_length(self.encodings)
 
     @property
     def device(self) -> torch.device:
         return self.decoder.embed_tokens.weight.device
 
     def tables(self) -> list[Tensor]:
-        return [
-            encoding.frequencies(torch.float64)
-            if isinstance(encoding, RotaryEncoding) and is_said_by_frequencies(encoding)
-            else torch.zeros(encoding.shape.head_dim // 2, dtype=torch.float64)
-            for encoding in self.encodings
-        ]
+        return tables_of(self.encodings)
 
     @property
     def theta(self) -> float | list[float]:
@@ -256,7 +335,7 @@ class FixedFrequencies(RotaryEncoding):
         return self.own.bias(q_BHTC, k_BGTC, prepared)
 
 
-def run(probed: ProbedModel, rows: Sequence[tuple[Sequence[int], int | None]]) -> Tensor:
+def run(probed: ObservedModel, rows: Sequence[tuple[Sequence[int], int | None]]) -> Tensor:
     """The model's output for rows of (tokens, position of the first token), [B, T, D].
 
     If the position is None, the model chooses the positions. Shorter rows are filled up at the end with their last

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from roundround.distributed.device import check_fits
 from roundround.kernels.blocks import logits_of_rows, rows_between
 from roundround.kernels.keys import Keys
 from roundround.kernels.precision import at_least_float32
@@ -33,7 +34,7 @@ from roundround.kernels.sdpa import repeated
 from roundround.model.decoder import Decoder
 from roundround.probing.dispersion import OF_GAPS
 from roundround.probing.layout import Layout, add_to, stacked
-from roundround.probing.probed_model import ProbedModel, run, watching
+from roundround.probing.probed_model import ObservedModel, run, watching
 from roundround.probing.texts import maximum_prompt
 from roundround.softmax.base import AttentionSoftmax
 from roundround.support.errors import UserError
@@ -463,7 +464,7 @@ N_LISTS = 4  # lists of each length; their entropies are averaged
 
 @torch.no_grad()
 def entropy_by_length(
-    probed: ProbedModel, n_elements: Sequence[int] = N_ELEMENTS, n_lists: int = N_LISTS
+    probed: ObservedModel, n_elements: Sequence[int] = N_ELEMENTS, n_lists: int = N_LISTS
 ) -> dict[int, list[Tensor]]:
     """For each number of listed elements, the entropy of the prompt's last row in nats: [H] for every layer.
 
@@ -490,7 +491,7 @@ def last_row(softmax: AttentionSoftmax, qkv: Sequence[Tensor], options: dict[str
     return softmax.weights(logits, visible, rows_between(options["rows"], visible, a, b))[:, :, 0]
 
 
-def last_row_entropy(probed: ProbedModel, tokens: Sequence[int]) -> list[Tensor]:
+def last_row_entropy(probed: ObservedModel, tokens: Sequence[int]) -> list[Tensor]:
     """Entropy of each head's last row, [H] for every layer, in nats."""
     entropies: dict[int, Tensor] = {}
 
@@ -586,11 +587,17 @@ class AttentionWeights:
 
 @torch.no_grad()
 def weights_of_layers(normalisers: Sequence[AttentionSoftmax], forward: Callable[[], object]) -> list[Tensor]:
-    """The weights of each layer in a forward pass over one text, [H, Q, K]; later passes are ignored."""
+    """The weights of each layer in a forward pass over one text, [H, Q, K]; later passes are ignored.
+
+    Raises UserError if they do not fit into memory.
+    """
     found: dict[int, Tensor] = {}
 
     def take_in(softmax: AttentionSoftmax, qkv: Sequence[Tensor], options: dict[str, Any]) -> None:
         if softmax.shape.layer not in found:
+            _, n_heads, n_tokens, _ = qkv[0].shape
+            n_bytes = 4 * (len(normalisers) - len(found)) * n_heads * n_tokens**2
+            check_fits(n_bytes, torch.device("cpu"), f"attention over {n_tokens:,} tokens", "give a shorter text")
             found[softmax.shape.layer] = softmax.all_weights(qkv[0], qkv[1], **options)[0].cpu()
 
     with watching(normalisers, take_in):

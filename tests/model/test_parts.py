@@ -208,18 +208,137 @@ def test_parts_that_do_not_fit_are_one_line(wrong: Callable[[], Any], line: str)
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("ask", [partial(rr.attention, text="a"), partial(rr.probe, texts=["a b c d e f"])])
-def test_a_model_of_parts_is_not_measured_yet_which_is_one_line(ask: Callable[..., Any]) -> None:
-    with pytest.raises(UserError, match="GPT") as error:
-        ask(GPT("rope", "softmax"), None)
+# -- a model of parts is measured
+
+
+class Letters:
+    """A tokenizer as people write it for a small GPT."""
+
+    def encode(self, text: str) -> list[int]:
+        return [ord(letter) % 16 for letter in text]
+
+    def decode(self, ids: list[int]) -> str:
+        return "".join(chr(97 + number) for number in ids)
+
+
+class LastToken(GPT):
+    """A GPT that gives the logits of its last token and no loss, as nanoGPT does."""
+
+    def forward(self, tokens: Tensor) -> Any:
+        return super().forward(tokens)[:, -1:], None
+
+
+TEXT = "the fox sang to the moon"
+
+
+def sharp(gpt: GPT) -> GPT:
+    """The same with weights large enough that its heads differ from uniform ones."""
+    torch.manual_seed(0)
+    for parameter in gpt.parameters():
+        if parameter.ndim > 1:
+            nn.init.normal_(parameter, 0, 0.4)
+    return gpt
+
+
+def calls_of(gpt: GPT, tokens: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """Queries and keys [T, H, C] of each layer before their rotation, from what the projections return."""
+    found: list[tuple[Tensor, Tensor]] = []
+    for block in gpt.blocks:
+        block.attention.qkv.register_forward_hook(
+            lambda _, __, out: found.append(tuple(y[0].unflatten(-1, (N_HEADS, -1)) for y in out.chunk(3, -1)[:2]))
+        )
+    gpt(tokens)
+    return found
+
+
+def turned(x_THC: Tensor) -> Tensor:
+    """Su et al. 2021, arXiv:2104.09864, equation 34, with pairs of channels m and m + C/2 and base 10,000."""
+    n_pairs = x_THC.shape[-1] // 2
+    angle_TP = torch.arange(len(x_THC))[:, None, None] * 10_000.0 ** (-torch.arange(n_pairs) / n_pairs)
+    first, second = x_THC[..., :n_pairs], x_THC[..., n_pairs:]
+    cos, sin = angle_TP.cos(), angle_TP.sin()
+    return torch.cat([first * cos - second * sin, first * sin + second * cos], -1)
+
+
+@torch.no_grad()
+def test_attention_of_a_model_of_parts_is_its_formula() -> None:
+    gpt, tokens = sharp(LastToken("rope", "softmax")).double(), torch.tensor([Letters().encode(TEXT)])
+    weights, future = rr.attention(gpt, Letters(), TEXT), torch.ones(len(TEXT), len(TEXT), dtype=torch.bool).triu(1)
+    assert (weights.name, "".join(weights.words)) == ("LastToken", Letters().decode(tokens[0].tolist()))
+    for layer, (q, k) in enumerate(calls_of(gpt, tokens)):
+        logits = torch.einsum("qhc,khc->hqk", turned(q), turned(k)) / (D_MODEL // N_HEADS) ** 0.5
+        expected = logits.masked_fill(future, -torch.inf).softmax(-1)
+        assert torch.allclose(weights[layer].double(), expected, atol=1e-6)
+        assert expected.max() > 3 / len(TEXT)
+
+
+@torch.no_grad()
+def test_a_probe_of_a_model_of_parts_knows_its_frequencies() -> None:
+    gpt, tokens = sharp(LastToken("rope", "softmax")), torch.tensor([Letters().encode(TEXT)])
+    arrays = rr.probe(gpt, Letters(), [TEXT]).arrays()
+    n_pairs = D_MODEL // N_HEADS // 2
+    assert torch.allclose(arrays["frequencies"][0], 10_000.0 ** (-torch.arange(n_pairs) / n_pairs))
+    for layer, (q, _) in enumerate(calls_of(gpt, tokens)):
+        norms_THP = (q[..., :n_pairs] ** 2 + q[..., n_pairs:] ** 2).sqrt()
+        assert torch.allclose(arrays["query_norm"][layer], norms_THP.mean(0), rtol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore::roundround.softmax.base.RunsInBlocks")
+@pytest.mark.parametrize(("pe", "softmax"), PAIRS)
+def test_every_model_of_parts_is_probed_and_left_as_it_was(pe: str, softmax: str) -> None:
+    gpt = sharp(LastToken(pe, softmax)).train()
+    before = gpt(torch.tensor([Letters().encode(TEXT)]))[0]
+    probe = rr.probe(gpt, Letters(), [TEXT, TEXT[:12]])
+    assert probe.rotates == (pe == "rope")
+    assert len(probe.labels()) == N_LAYERS
+    assert torch.equal(gpt(torch.tensor([Letters().encode(TEXT)]))[0], before)
+    assert gpt.training
+    assert not any("prepare_part" in vars(module) for module in gpt.modules())
+
+
+class SeesAll(LastToken):
+    def forward(self, tokens: Tensor) -> Any:
+        q = self.embed(tokens).unflatten(-1, (N_HEADS, -1)).transpose(1, 2)
+        return rr.attend(q, q, q, normaliser=self.blocks[0].attention.normaliser, causal=False)
+
+
+class SkipsOne(LastToken):
+    def forward(self, tokens: Tensor) -> Any:
+        return self.blocks[0](self.embed(tokens))
+
+
+def twice() -> GPT:
+    gpt = GPT("rope", "softmax")
+    gpt.blocks[1] = Block(0, "rope", "softmax")
+    return gpt
+
+
+@pytest.mark.parametrize("ask", [partial(rr.attention, text=TEXT), partial(rr.probe, texts=[TEXT])])
+@pytest.mark.parametrize(
+    ("model", "tokenizer", "line"),
+    [
+        (GPT("rope", "softmax"), None, r"give a tokenizer that has encode\(text\) and decode\(ids\)"),
+        (twice(), Letters(), r"GPT has two normalisers of one layer; number them: rr.normaliser\(..., layer=...\)"),
+        (SkipsOne("rope", "softmax"), Letters(), "layer 1 of SkipsOne has a normaliser that SkipsOne does not call"),
+        (SeesAll("rope", "softmax"), Letters(), "layer 0 of SeesAll sees later tokens; give rr.attend causal=True"),
+        (nn.Linear(2, 2), Letters(), "rr.attend.* not a Linear"),
+    ],
+)
+def test_a_model_that_cannot_be_measured_is_one_line(
+    model: nn.Module, tokenizer: Any, line: str, ask: Callable[..., Any]
+) -> None:
+    with pytest.raises(UserError, match=line) as error:
+        ask(model, tokenizer)
     assert "\n" not in str(error.value)
 
 
 def test_the_page_runs() -> None:
     page = (ROOT / "docs" / "howto" / "your_code.md").read_text().partition("## Replace, and the parts\n")[2]
     blocks = re.findall(r"```python\n(.*?)```", page.partition("\n## ")[0], re.DOTALL)
-    assert len(blocks) == 3
+    assert len(blocks) == 4
     names: dict[str, Any] = {}
     for block in blocks:
         exec(block, names)
     assert names["ssmax"].layers[1].s.grad is not None
+    assert names["weights"][1].shape == (4, 16, 16)
+    assert [len(heads) for heads in names["labels"]] == [4, 4]
