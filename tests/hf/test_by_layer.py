@@ -42,6 +42,10 @@ def every_other(shape: AttentionShape) -> PositionalEncoding:
     return RoPE(shape, theta=None) if shape.layer % 2 == 0 else NoPE(shape)
 
 
+def odd_layers(shape: AttentionShape) -> PositionalEncoding:
+    return RoPE(shape, theta=None) if shape.layer % 2 else NoPE(shape)
+
+
 def logits(model: PreTrainedModel) -> torch.Tensor:
     return model(some_tokens(2, 24), use_cache=False).logits
 
@@ -127,35 +131,32 @@ def test_a_decoders_layers_are_probed_with_frequencies_of_their_own() -> None:
         torch.testing.assert_close(decoder(tokens), own)
 
 
+def test_a_layer_that_the_model_does_not_rotate_rotates_if_the_encoding_says_so() -> None:
+    inverted = tiny("smollm3", no_rope_layers=[0, 1, 0, 1])
+    with rr.patch(tiny("smollm3"), pe=odd_layers) as patched:
+        torch.testing.assert_close(logits(patched), logits(inverted), rtol=1e-4, atol=1e-4)
+    with rr.patch(tiny("smollm3"), pe="rope") as patched:  # what frequencies describe is left to the model
+        assert torch.equal(logits(patched), logits(tiny("smollm3")))
+
+
 # -- refused
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("smollm3", "SmolLM3ForCausalLM does not let layer 1, 3 rotate"),  # layers 1 and 3 have no rotation
-        ("nanochat", "layer 1 of NanoChatForCausalLM rotates its channels in a way that roundround does not know"),
+        ("nanochat", "layer 0 of NanoChatForCausalLM rotates its channels in a way that roundround does not know"),
         ("phimoe", "PhimoeForCausalLM does not rotate at the frequencies"),
         ("gpt2", "has no RoPE"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:the encoding's frequencies:UserWarning")
-def test_where_layers_cannot_be_told_apart_it_is_refused_in_one_line(name: str, message: str) -> None:
+def test_a_model_whose_rotation_cannot_be_replaced_is_refused_in_one_line(name: str, message: str) -> None:
     model = tiny(name)
     own = logits(model)
     with pytest.raises(UserError, match=message) as error:
-        rr.patch(
-            model,
-            pe=lambda shape: NoPE(shape) if shape.layer % 2 == 0 else RoPE(shape, theta=None),
-        )
+        rr.patch(model, pe=odd_layers)
     assert "\n" not in str(error.value)
     assert torch.equal(logits(model), own)
     with installed(model):
         pass  # and nothing is left in it
-
-
-def test_a_layer_that_is_not_handed_its_cosines_is_refused() -> None:
-    model = tiny("llama")
-    layer = model.model.layers[1].self_attn
-    with rr.patch(model, pe=every_other), pytest.raises(UserError, match="does not get its cosines as an argument"):
-        layer(torch.zeros(1, 3, 48), position_embeddings=(torch.ones(1, 3, 16), torch.zeros(1, 3, 16)))

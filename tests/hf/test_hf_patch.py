@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from contextlib import nullcontext
+from itertools import product
 
 import pytest
 import torch
@@ -297,8 +298,13 @@ def test_alibi_in_a_loaded_model_is_its_formula() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::roundround.softmax.base.RunsInBlocks")
-@pytest.mark.parametrize("pe", sorted({*BESIDE_ROTATION} - {"fox", "selective_rope"}))
-@pytest.mark.parametrize("name", ["llama", "gemma3_text"])
+@pytest.mark.parametrize(
+    ("name", "pe"),
+    [
+        *product(["llama", "gemma3_text"], sorted({*BESIDE_ROTATION} - {"fox", "selective_rope"})),
+        *product(["gpt_neox", "cohere", "deepseek_v3"], ["alibi", "pope", "xpos"]),  # which rotate other pairs
+    ],
+)
 def test_a_cache_and_padding_change_nothing_of_an_encoding(name: str, pe: str) -> None:
     model, tokens = tiny(name).double(), some_tokens(2, 24)
     padded_BT = torch.ones_like(tokens)
@@ -367,8 +373,7 @@ def test_every_normaliser_runs_in_a_model_in_half_precision(softmax: str) -> Non
         ),
         ("llama", {"pe": "learned"}, "Learned cannot be put into LlamaForCausalLM: it draws positions or changes"),
         ("llama", {"pe": "partial_rope"}, "it groups the channels into other pairs"),
-        ("gpt_neox", {"pe": "xpos"}, "XPos cannot be put into GPTNeoXForCausalLM: it pairs channels m and m + C/2"),
-        ("cohere", {"pe": "pope"}, "PoPE cannot be put into CohereForCausalLM: it pairs channels m and m + C/2"),
+        ("gpt_neox", {"pe": "rope_values"}, "rotates values, and GPTNeoXForCausalLM rotates a part of each head"),
         ("gpt2", {"pe": "alibi"}, "GPT2LMHeadModel has no RoPE whose frequencies could be replaced"),
         ("llama", {"softmax": "adaptve"}, "did you mean 'adaptive_temperature'"),
         ("llama", {"pe": "prope"}, "did you mean 'p_rope'"),

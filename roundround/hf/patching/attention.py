@@ -80,9 +80,9 @@ def install(
     with ExitStack() as undo:
         for config in reversed(configs_of(model)):  # undo sets the outermost first, as that also sets the inner ones
             undo.callback(set_attention_name, config, attention_name(config))
-        for layer, *parts in zip(layers, made, added, strict=True):
-            own = next(layer.parameters())
-            for name, part in zip((SLOT, ENCODING), parts, strict=True):
+        for layer, softmax, encoding in zip(layers, made, added, strict=True):
+            own, parts = next(layer.parameters()), dict[str, nn.Module]({SLOT: softmax, ENCODING: encoding})
+            for name, part in parts.items():
                 if own.device.type != "meta":  # offloaded weights are on meta; their layer computes on the CPU
                     part.to(own.device)
                 layer.add_module(name, part.train(layer.training))

@@ -1,8 +1,6 @@
 """The frequencies and factors of a Hugging Face model's rotary modules: how they are found and replaced.
 
-A model computes cosines and sines once and hands them to all its layers. If an encoding differs from layer to layer,
-each further rotation is computed by a copy of the rotary module, and hooks hand the cosines and sines of the copies to
-the layers that need them.
+A model computes cosines and sines once for each of its rotations and hands them to its layers.
 
 Shapes: T tokens, P channel pairs, R rotated channels, N positions.
 
@@ -11,15 +9,13 @@ Tested by tests/hf/test_hf_patch.py.
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
 from roundround.hf.patching.attention import attention_layers, follows_length_in, text_decoder
@@ -27,8 +23,6 @@ from roundround.support.errors import UserError
 
 TABLE, FACTOR = "inv_freq", "attention_scaling"  # ends of names; the prefix, if any, is the kind of layer
 FARTHEST = 2**20  # a frequency counts as changed if its angle differs by a radian at this position
-COPY = "roundround_copy_"  # prefix of the copies inside a rotary module; a number follows
-COMPUTED = "roundround_computed"  # attribute: last outputs of a rotary module and its copies, by the name of the table
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,126 +162,35 @@ def follows(table: RotaryTable, before: Rotation, rotation: Rotation) -> bool:
     return True
 
 
-# -- a rotation of its own for each layer
-
-
 def tables_of_layers(model: PreTrainedModel) -> list[RotaryTable | None]:
-    """The rotation that each attention layer gets, found by a pass over two tokens; None for a layer that gets none."""
+    """The rotation that each attention layer gets, found by a pass over two tokens; None for a layer that gets none.
+
+    If the model has one rotation, it is taken to be that of every layer.
+    """
     layers, there = attention_layers(model), rotary_tables(model)
     if len(there) < 2:
         return [there[0] if there else None] * len(layers)
+    computed: dict[RotaryTable, Any] = {}
     found: dict[int, RotaryTable] = {}
+
+    def keep(module: nn.Module, args: tuple[Any, ...], options: dict[str, Any], output: Any) -> None:
+        kind = options.get("layer_type", args[2] if len(args) > 2 else None)
+        computed[RotaryTable(module, TABLE if kind is None else f"{kind}_{TABLE}")] = output
 
     def find_table(layer: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> None:
         own = set(layer.modules())
         for table in there:
-            given = table.module.__dict__.get(COMPUTED, {}).get(table.name, [None])[0]
+            given = computed.get(table)
             if table.module in own or (given is not None and any(v is given for v in (*args, *options.values()))):
                 found[id(layer)] = table
 
     weight = model.get_input_embeddings().weight
     device = "cpu" if weight.device.type == "meta" else weight.device  # offloaded weights run on the CPU
-    hooks = [*listen(there, {}), *(layer.register_forward_pre_hook(find_table, with_kwargs=True) for layer in layers)]
-    try:
+    with ExitStack() as hooks:
+        for module in {table.module for table in there}:
+            hooks.callback(module.register_forward_hook(keep, with_kwargs=True).remove)
+        for layer in layers:
+            hooks.callback(layer.register_forward_pre_hook(find_table, with_kwargs=True).remove)
         with torch.no_grad():
             text_decoder(model)(input_ids=torch.zeros(1, 2, dtype=torch.long, device=device), use_cache=False)
-    finally:
-        end(there, hooks)
     return [found.get(id(layer)) for layer in layers]
-
-
-def rotate_layers(
-    model: PreTrainedModel, of_layers: Sequence[RotaryTable | None], rotations: Sequence[Rotation]
-) -> Callable[[], None]:
-    """Let each attention layer rotate by its entry of `rotations`; returns the function that undoes this.
-
-    of_layers: the model's own rotation of each layer. Raises UserError if the model does not use the new rotations.
-    """
-    there = rotary_tables(model)
-    own = [table.rotation() for table in there]
-    wanted: dict[RotaryTable, list[Rotation]] = {}  # the different new rotations of the layers of each table
-    number_of: list[int] = []  # for each layer the index of its rotation in that list
-    for table, rotation in zip(of_layers, rotations, strict=True):
-        of_table = [] if table is None else wanted.setdefault(table, [])
-        alike = [i for i, other in enumerate(of_table) if rotation.same_as(other)]
-        number_of.append(alike[0] if alike else len(of_table))
-        if not alike:
-            of_table.append(rotation)
-    copies = {table: [copy_of(table.module) for _ in of_table[1:]] for table, of_table in wanted.items()}
-    put = {table: of_table[0] for table, of_table in wanted.items()}
-    put |= {
-        RotaryTable(module, table.name): rotation
-        for table, modules in copies.items()
-        for module, rotation in zip(modules, wanted[table][1:], strict=True)
-    }
-    hooks: list[RemovableHandle] = []
-
-    def undo() -> None:
-        end(there, hooks)
-        replace_rotations(model, own)
-
-    try:
-        replace_rotations(model, [put.get(table, table.rotation()) for table in rotary_tables(model)])
-    except BaseException:
-        end(there, hooks)
-        raise
-    if any(copies.values()):
-        hooks += listen(there, copies)
-    for layer, table, number in zip(attention_layers(model), of_layers, number_of, strict=True):
-        if table is not None and number:
-            hooks.append(layer.register_forward_pre_hook(partial(hand_over, table, number), with_kwargs=True))
-    return undo
-
-
-def copy_of(module: nn.Module) -> nn.Module:
-    """Add a copy of a rotary module to that module, as a submodule that `rotary_tables` finds; returns the copy."""
-    made = copy.deepcopy(module, {id(getattr(module, "config", None)): getattr(module, "config", None)})
-    remove_copies(made)
-    n = sum(name.startswith(COPY) for name, _ in module.named_children())
-    module.add_module(f"{COPY}{n}", made)
-    return made
-
-
-def remove_copies(module: nn.Module) -> None:
-    """Take the copies of a rotary module out of it."""
-    for name in [name for name, _ in module.named_children() if name.startswith(COPY)]:
-        delattr(module, name)
-
-
-def listen(there: Sequence[RotaryTable], copies: Mapping[RotaryTable, Sequence[nn.Module]]) -> list[RemovableHandle]:
-    """Hooks that store the output of each rotary module, and the outputs of its copies for the same arguments."""
-
-    def compute(module: nn.Module, args: tuple[Any, ...], options: dict[str, Any], output: Any) -> None:
-        kind = options.get("layer_type", args[2] if len(args) > 2 else None)
-        name = TABLE if kind is None else f"{kind}_{TABLE}"
-        others = [made(*args, **options) for made in copies.get(RotaryTable(module, name), [])]
-        module.__dict__.setdefault(COMPUTED, {})[name] = [output, *others]
-
-    modules = {id(table.module): table.module for table in there}
-    return [module.register_forward_hook(compute, with_kwargs=True) for module in modules.values()]
-
-
-def end(there: Sequence[RotaryTable], hooks: Sequence[RemovableHandle]) -> None:
-    """Remove the hooks, the copies of rotary modules and their stored outputs from the model."""
-    for hook in hooks:
-        hook.remove()
-    for table in there:
-        table.module.__dict__.pop(COMPUTED, None)
-        remove_copies(table.module)
-
-
-def hand_over(
-    table: RotaryTable, number: int, layer: nn.Module, args: tuple[Any, ...], options: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a layer, with the output of copy `number` in place of the rotary module's own output."""
-    computed = table.module.__dict__.get(COMPUTED, {}).get(table.name, [None])
-    if not any(value is computed[0] for value in (*args, *options.values()) if value is not None):
-        raise UserError(
-            f"{type(layer).__name__} does not get its cosines as an argument, so it cannot have an encoding that "
-            "differs from layer to layer"
-        )
-
-    def own(value: Any) -> Any:
-        return computed[number] if value is computed[0] and value is not None else value
-
-    return tuple(map(own, args)), {name: own(value) for name, value in options.items()}

@@ -10,14 +10,14 @@ Tested by tests/hf/test_hf_patch.py and tests/test_api.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from types import TracebackType
-from typing import cast, final
+from typing import Any, cast, final
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from roundround.hf.load import ProbedHuggingFaceModel
@@ -30,7 +30,8 @@ from roundround.hf.patching.attention import (
     normalisers_of,
     shape_of,
 )
-from roundround.hf.patching.frequencies import RotaryTable, Rotation, rotate_layers, tables_of_layers
+from roundround.hf.patching.frequencies import RotaryTable, Rotation, replace_rotations, rotary_tables, tables_of_layers
+from roundround.kernels.bias import Bias
 from roundround.kernels.keys import AttentionShape
 from roundround.model.block import AttentionLayer
 from roundround.model.decoder import Decoder, encodings_of
@@ -39,7 +40,7 @@ from roundround.pe.base import PositionalEncoding
 from roundround.pe.nope import NoPE
 from roundround.pe.rotary import RotaryEncoding
 from roundround.pe.xpos import XPos
-from roundround.probing.layout import N_TOKENS, PAIRINGS, is_said_by_frequencies
+from roundround.probing.layout import N_TOKENS, PAIRINGS, Layout, is_said_by_frequencies
 from roundround.probing.probe import check
 from roundround.softmax.base import AttentionSoftmax
 from roundround.support.errors import UserError
@@ -66,38 +67,28 @@ class Patch:
         if isinstance(model, Decoder):
             self.undo = replace_parts(model, make_softmax, make_encoding)
             return
-        encodings: list[PositionalEncoding] | None = None
         with ExitStack() as undo:
+            given = list[PositionalEncoding]()
+            encodings: list[PositionalEncoding] | None = None
             if make_encoding is not None:
                 of_layers = tables_of_layers(model)
-                new, encodings = encodings_of_layers(model, make_encoding, of_layers)
-                self.remark = remark_on(of_layers, new)
-                undo.callback(rotate_layers(model, of_layers, new))
+                given = given_encodings(model, make_encoding, of_layers)
+                new = dict[RotaryTable | None, Rotation]()
+                for table, encoding in zip(of_layers, given, strict=True):
+                    rotation = rotation_of(encoding)
+                    if rotation is None or not rotation.same_as(new.setdefault(table, rotation)):
+                        encodings = placed(model, make_encoding, given)
+                        break
+                if encodings is None:
+                    self.remark = remark_on(new)
+                else:
+                    new = {table: Rotation(torch.zeros_like(table.frequencies_P)) for table in of_layers if table}
+                there = [new.get(table, table.rotation()) for table in rotary_tables(model)]
+                undo.callback(replace_rotations, model, replace_rotations(model, there))
             undo.callback(install(model, make_softmax, encodings))
             own = normalisers_of(model)[0]
-            if own.orders_keys and (
-                make_encoding is None
-                or any(rotation.frequencies_P.any() for rotation in new)
-                or not all(isinstance(encoding, NoPE) for encoding in encodings or ())
-            ):
+            if own.orders_keys and not (given and all(isinstance(encoding, NoPE) for encoding in given)):
                 raise UserError(f"{type(own).__name__} takes positions from the order of the keys; give pe=nope")
-            if make_encoding is not None:
-                of_table = dict(zip(of_layers, new, strict=True))
-                alike = all(rotation.same_as(of_table[table]) for table, rotation in zip(of_layers, new, strict=True))
-                rotating = [bool(rotation.frequencies_P.any()) for rotation in new]
-                if not alike or len(set(rotating)) > 1:  # the rotation differs by layer: test what each layer does
-                    probed = ProbedHuggingFaceModel(type(model).__name__, model, None)
-                    layouts = check(probed, some_tokens(model))
-                    wrong = [
-                        str(softmax.shape.layer)
-                        for softmax, layout, turns in zip(probed.normalisers, layouts, rotating, strict=True)
-                        if bool(layout.n_rotated) != turns
-                    ]
-                    if wrong:  # some models leave layers without any rotation
-                        raise UserError(
-                            f"{probed.name} does not let layer {', '.join(wrong)} rotate as the encoding requires "
-                            "(the encoding differs from layer to layer)"
-                        )
             self.undo = undo.pop_all()
 
     def remove(self) -> None:
@@ -111,10 +102,6 @@ class Patch:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.remove()
-
-
-def some_tokens(model: PreTrainedModel) -> range:
-    return range(min(N_TOKENS, model.get_input_embeddings().num_embeddings))
 
 
 def replace_parts(decoder: Decoder, make_softmax: MakeSoftmax | None, make_encoding: MakeEncoding | None) -> ExitStack:
@@ -188,57 +175,111 @@ def check_alike(
             )
 
 
-def encodings_of_layers(
+def given_encodings(
     model: PreTrainedModel, make_encoding: MakeEncoding, of_layers: Sequence[RotaryTable | None]
-) -> tuple[list[Rotation], list[PositionalEncoding]]:
-    """The new rotation of each attention layer by the model itself, and what the layer does beside it.
+) -> list[PositionalEncoding]:
+    """The new encoding of each attention layer, for the channels that the model rotates.
 
-    of_layers: the model's own rotation of each layer. If frequencies and one factor describe all that an encoding does,
-    the model rotates by them; the factor replaces the factor of the model's own rotation (YaRN). Otherwise the model
-    stops rotating, and the layer has an instance of the encoding, with parameters of its own.
-    Raises UserError if an encoding groups the channels into other pairs than the model, changes embeddings or draws
-    random positions, or if it breaks a rule of `Bias.applied`.
+    of_layers: the model's own rotation of each layer. Raises UserError if an encoding groups the channels into other
+    pairs than the model, changes embeddings or draws random positions, or if it breaks a rule of `Bias.applied`.
     """
     used = [table for table in of_layers if table is not None]
     if not used:
         raise UserError(f"{type(model).__name__} has no RoPE whose frequencies could be replaced")
-    rotations, others = list[Rotation](), list[PositionalEncoding]()
+    found = []
     for layer, own in zip(attention_layers(model), of_layers, strict=True):
         table = own or used[0]  # a layer without rotation takes the sizes of another layer's table
-        own_P, shape, none = table.frequencies_P, replace(shape_of(layer), theta=table.theta), PositionalEncoding
-        encoding = make_encoding(replace(shape, head_dim=2 * len(own_P)))
-        kind, wrong = type(encoding), None
-        does_more = kind.rotate_values is not none.rotate_values or kind.bias is not none.bias
-        does_more |= next(encoding.parameters(), None) is not None
-        if encoding.draws_positions or kind.embed is not none.embed:
+        n_channels = 2 * len(table.frequencies_P)
+        encoding = make_encoding(replace(shape_of(layer), head_dim=n_channels, theta=table.theta))
+        wrong, (_, wrong_bias) = None, tried(encoding)
+        if encoding.draws_positions or type(encoding).embed is not PositionalEncoding.embed:
             wrong = "draws positions or changes embeddings"
-        elif isinstance(encoding, RotaryEncoding) and not does_more and is_said_by_frequencies(encoding):
-            frequencies = encoding.frequencies(torch.float32)
-            rotations.append(Rotation(frequencies, encoding.attention_factor))
-            others.append(none(shape))
-            wrong = "groups the channels into other pairs" if len(frequencies) != len(own_P) else None
-        else:
-            others.append(make_encoding(shape))
-            rotations.append(Rotation(torch.zeros_like(own_P)))
-            _, wrong = tried(others[-1])
-        if wrong:
-            raise UserError(f"{kind.__name__} cannot be put into {type(model).__name__}: it {wrong}")
-    if any(type(one).rotate_queries is not PositionalEncoding.rotate_queries for one in others):
-        with installed(model):
-            probed = ProbedHuggingFaceModel(type(model).__name__, model, None)
-            layouts = check(probed, some_tokens(model))
-        rotating = [layout for layout in layouts if layout.n_rotated]
-        if any((layout.pairing, layout.n_rotary) != (PAIRINGS[0], 2 * layout.n_pairs) for layout in rotating):
-            raise UserError(
-                f"{type(others[0]).__name__} cannot be put into {probed.name}: it pairs channels m and m + C/2 of the "
-                "whole head, and the model pairs others; RoPE at any frequencies and encodings without rotation can"
-            )
-    return rotations, others
+        elif isinstance(encoding, RotaryEncoding) and 2 * len(encoding.frequencies(torch.float32)) != n_channels:
+            wrong = "groups the channels into other pairs"
+        if wrong or wrong_bias:
+            name = type(encoding).__name__
+            raise UserError(f"{name} cannot be put into {type(model).__name__}: it {wrong or wrong_bias}")
+        found.append(encoding)
+    return found
 
 
-def remark_on(of_layers: Sequence[RotaryTable | None], new: Sequence[Rotation]) -> str | None:
+def rotation_of(encoding: PositionalEncoding) -> Rotation | None:
+    """The frequencies and the factor of an encoding, if they describe all that it does and it learns nothing.
+
+    The factor takes the place of the factor of the model's own rotation (YaRN).
+    """
+    none = PositionalEncoding
+    if isinstance(encoding, NoPE):
+        return Rotation(torch.zeros(encoding.shape.head_dim // 2))
+    more = type(encoding).rotate_values is not none.rotate_values or type(encoding).bias is not none.bias
+    more |= next(encoding.parameters(), None) is not None
+    if not isinstance(encoding, RotaryEncoding) or more or not is_said_by_frequencies(encoding):
+        return None
+    return Rotation(encoding.frequencies(torch.float32), encoding.attention_factor)
+
+
+def placed(
+    model: PreTrainedModel, make_encoding: MakeEncoding, given: Sequence[PositionalEncoding]
+) -> list[PositionalEncoding]:
+    """The encoding of each layer as it acts inside the layer's attention, at the base of `given`.
+
+    Raises UserError if the model does not rotate known pairs of channels, or if values cannot be rotated like queries.
+    """
+    with installed(model):
+        tokens = range(min(N_TOKENS, model.get_input_embeddings().num_embeddings))
+        layouts = check(ProbedHuggingFaceModel(type(model).__name__, model, None), tokens)
+    found: list[PositionalEncoding] = []
+    for layer, layout, encoding in zip(attention_layers(model), layouts, given, strict=True):
+        shape, kind, none = shape_of(layer), type(encoding), PositionalEncoding
+        rotates, whole = kind.rotate_queries is not none.rotate_queries, layout.n_rotary == shape.head_dim
+        if kind.rotate_values is not none.rotate_values and not whole:
+            raise UserError(f"{kind.__name__} rotates values, and {type(model).__name__} rotates a part of each head")
+        n_channels = layout.n_rotary if rotates else shape.head_dim
+        made = make_encoding(replace(shape, head_dim=n_channels, theta=encoding.shape.theta))
+        found.append(made if not rotates or (whole and layout.pairing == PAIRINGS[0]) else OfPairs(made, layout))
+    return found
+
+
+@final
+class OfPairs(PositionalEncoding):
+    """An encoding `own` that rotates the pairs of a layer's layout, in place of channels m and m + C/2 of the head.
+
+    Queries and keys leave it with the first channels of all pairs in front, then the second ones, then the channels
+    that do not rotate; their products do not depend on this order.
+    """
+
+    def __init__(self, own: PositionalEncoding, layout: Layout) -> None:
+        super().__init__(own.shape)
+        n_pairs, self.own = layout.n_rotary // 2, own
+        self.n_rotary, pairs_P2 = layout.n_rotary, layout.split(torch.arange(2 * layout.n_pairs))
+        self.order_C = torch.cat([pairs_P2[:n_pairs].mT.flatten(), pairs_P2[n_pairs:].flatten()])
+
+    def rotated(self, x: Tensor, rotate: Callable[[Tensor, Any], Tensor], prepared: Any) -> Tensor:
+        covered, others = x[..., self.order_C.to(x.device)].tensor_split((self.n_rotary,), -1)
+        return torch.cat([rotate(covered, prepared), others], -1)
+
+    def prepare_part(self, pos_BT: Tensor, dtype: torch.dtype, length: int | None) -> Any:
+        return self.own.prepare_part(pos_BT, dtype, length)
+
+    def rotate_queries(self, q_BHTC: Tensor, prepared: Any) -> Tensor:
+        return self.rotated(q_BHTC, self.own.rotate_queries, prepared)
+
+    def rotate_keys(self, k_BGTC: Tensor, prepared: Any) -> Tensor:
+        return self.rotated(k_BGTC, self.own.rotate_keys, prepared)
+
+    def rotate_values(self, v_BGTC: Tensor, prepared: Any) -> Tensor:
+        return self.own.rotate_values(v_BGTC, prepared)
+
+    def rotate_outputs(self, out_BHTC: Tensor, prepared: Any) -> Tensor:
+        return self.own.rotate_outputs(out_BHTC, prepared)
+
+    def bias(self, q_BHTC: Tensor, k_BGTC: Tensor, prepared: Any) -> Bias | None:
+        return self.own.bias(q_BHTC, k_BGTC, prepared)
+
+
+def remark_on(new: Mapping[RotaryTable | None, Rotation]) -> str | None:
     """A line for the user if the frequencies of rotating pairs, or the factor, differ from training; else None."""
-    for table, after in zip(of_layers, new, strict=True):
+    for table, after in new.items():
         if table is None:
             continue
         before, rotating = table.rotation(), after.frequencies_P > 0
