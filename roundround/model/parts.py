@@ -109,7 +109,7 @@ def encoded(
     if keys.n_queries < keys.n_keys:
         if type(encoding).prepare_layer is not PositionalEncoding.prepare_layer:
             raise ValueError(
-                f"{type(encoding).__name__} reads the layer's input, so a loaded model takes no cache with it; give use_cache=False"
+                f"{type(encoding).__name__} reads the layer's input, so a loaded model takes no cache; give use_cache=False"
             )
         of_keys = encoding.prepare_part(keys.k_pos_BK, q_BHQC.dtype, keys.n_keys)
     q_BHQC, k_BGKC = encoding.rotate_queries(q_BHQC, prepared), encoding.rotate_keys(k_BGKC, of_keys)

@@ -324,7 +324,7 @@ def test_an_encoding_that_reads_the_layers_input_takes_no_cache() -> None:
     model = tiny("llama")
     with rr.patch(model, pe="fox"):
         model.generate(some_tokens(1, 6), max_new_tokens=2, use_cache=False)
-        with pytest.raises(ValueError, match="FoX reads the layer's input, so .* no cache"):
+        with pytest.raises(ValueError, match=r"FoX reads the layer's input, so .* no cache"):
             model.generate(some_tokens(1, 6), max_new_tokens=2)
 
 
