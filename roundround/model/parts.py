@@ -108,9 +108,8 @@ def encoded(
     prepared = of_keys = encoding.prepare_layer(x_BQD, positions, keys)
     if keys.n_queries < keys.n_keys:
         if type(encoding).prepare_layer is not PositionalEncoding.prepare_layer:
-            raise ValueError(
-                f"{type(encoding).__name__} reads the layer's input, so a loaded model takes no cache; give use_cache=False"
-            )
+            name = type(encoding).__name__
+            raise ValueError(f"{name} reads the layer's input, so a loaded model takes no cache; give use_cache=False")
         of_keys = encoding.prepare_part(keys.k_pos_BK, q_BHQC.dtype, keys.n_keys)
     q_BHQC, k_BGKC = encoding.rotate_queries(q_BHQC, prepared), encoding.rotate_keys(k_BGKC, of_keys)
     return (q_BHQC, k_BGKC, encoding.rotate_values(v_BGKC, of_keys)), encoding.bias(q_BHQC, k_BGKC, prepared), prepared
