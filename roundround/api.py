@@ -96,6 +96,8 @@ def attention(model: nn.Module, tokenizer: Any, text: str) -> AttentionWeights:
     with given_to_probe(model, tokenizer, [text]) as probed, torch.no_grad():
         tokens = probed.tokens(text)
         check_known(tokens, probed.unknown_token, "the text")
+        if not tokens:
+            raise UserError("the text has no token")
         layers = weights_of_layers(probed.normalisers, lambda: run(probed, [(tokens, None)]))
         return AttentionWeights(probed.name, probed.words(tokens), tokens, layers, probed.layers)
 

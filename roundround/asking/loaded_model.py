@@ -22,7 +22,7 @@ from roundround.distributed.peers import Peers
 from roundround.model.decoder import Decoder
 from roundround.model.parts import Normaliser
 from roundround.pe.base import PositionalEncoding
-from roundround.probing.probed_model import ObservedModel, ProbedDecoder, ProbedModel, ProbedParts
+from roundround.probing.probed_model import ObservedModel, ProbedDecoder, ProbedModel, ProbedParts, in_evaluation_mode
 from roundround.softmax.base import AttentionSoftmax
 from roundround.support.errors import UserError, nearest
 from roundround.trained.models import first_of, text_for
@@ -94,19 +94,6 @@ def vocabulary_of_run(tokenizer: Any) -> Vocabulary:
 
 
 @contextmanager
-def in_evaluation_mode(model: object) -> Iterator[None]:
-    """Inside the block no module of the model is in training mode; afterwards each has its former mode again."""
-    training = [module for module in model.modules() if module.training] if isinstance(model, nn.Module) else []
-    for module in training:
-        module.training = False
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
-
-
-@contextmanager
 def given_to_read(
     model: nn.Module,
     tokenizer: Any,
@@ -170,9 +157,12 @@ def maker_of(group: str, option: Any, numbers: Mapping[str, Any]) -> Any:
     family: Any = {"softmax": AttentionSoftmax, "pe": PositionalEncoding}[group]
 
     def made(shape: AttentionShape) -> Any:
-        found = option(shape) if callable(option) else option
-        if not isinstance(found, family):
-            raise UserError(f"give a name, or a function that makes a {family.__name__}, not {found!r}")
+        found = option(shape) if callable(option) and not isinstance(option, nn.Module) else option
+        if found is option or not isinstance(found, family):
+            what = found if isinstance(found, str | int | float) else f"a {type(found).__name__}"
+            raise UserError(
+                f"give a name, or a function of an AttentionShape that makes a {family.__name__}, not {what}"
+            )
         return found
 
     return maker(load_option(group, option, **numbers), family) if isinstance(option, str) else option and made

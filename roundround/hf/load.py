@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, final
 
@@ -27,11 +27,12 @@ from roundround.hf.patching.attention import normalisers_of, other_layers, text_
 from roundround.hf.patching.frequencies import (
     Rotation,
     follows_length,
+    placed_rotations,
     replace_rotations,
     rotary_tables,
 )
 from roundround.model.scoring import nats_of
-from roundround.probing.probed_model import ProbedModel
+from roundround.probing.probed_model import FixedFrequencies, ProbedModel, follow_length, tables_of
 from roundround.support.console import print_status
 from roundround.support.errors import UserError
 from roundround.support.files import home_expanded
@@ -187,7 +188,8 @@ class ProbedHuggingFaceModel(ProbedModel):
             first_token = None  # the tokenizer does not add it by default
         super().__init__(name, model, normalisers, first_token)
         self.pretrained, self.tokenizer, self.decoder = model, tokenizer, text_decoder(model)
-        self.follows_length = follows_length(model) is not None
+        placed = [getattr(module, slot) for module, slot in placed_rotations(model)]
+        self.follows_length = follows_length(model) is not None or follow_length(placed)
         ends = None if model.generation_config is None else model.generation_config.eos_token_id
         self.ends = set(ends if isinstance(ends, list) else [] if ends is None else [ends])
         self.reads_special_tokens = reads_special_tokens and not getattr(tokenizer, "split_special_tokens", False)
@@ -198,7 +200,8 @@ class ProbedHuggingFaceModel(ProbedModel):
         return torch.device("cpu") if device.type == "meta" else device
 
     def tables(self) -> list[Tensor]:
-        return [table.within_context_P.detach().double().cpu() for table in rotary_tables(self.pretrained)]
+        own = [table.within_context_P.detach().double().cpu() for table in rotary_tables(self.pretrained)]
+        return own + tables_of([getattr(module, slot) for module, slot in placed_rotations(self.pretrained)])
 
     @property
     def theta(self) -> float | list[float]:
@@ -300,11 +303,14 @@ class ProbedHuggingFaceModel(ProbedModel):
     @contextmanager
     def with_frequencies(self, tables: Sequence[Tensor]) -> Iterator[None]:
         factors = [table.rotation().factor for table in rotary_tables(self.pretrained)]
-        own = replace_rotations(self.pretrained, [Rotation(*one) for one in zip(tables, factors, strict=True)])
-        try:
+        new = [Rotation(*one) for one in zip(tables, factors, strict=False)]
+        with ExitStack() as undo:
+            undo.callback(replace_rotations, self.pretrained, replace_rotations(self.pretrained, new))
+            for (module, slot), table in zip(placed_rotations(self.pretrained), tables[len(factors) :], strict=True):
+                encoding = getattr(module, slot)
+                undo.callback(setattr, module, slot, encoding)
+                setattr(module, slot, FixedFrequencies(encoding, table))
             yield
-        finally:
-            replace_rotations(self.pretrained, own)
 
 
 def as_pretrained_model(model: object) -> PreTrainedModel:

@@ -27,6 +27,7 @@ from roundround.kernels.torch_internals import function_modes, outside_compilati
 from roundround.model.block import check_order
 from roundround.model.decoder import keys_of
 from roundround.pe.base import PositionalEncoding
+from roundround.pe.scaled import FollowsLength
 from roundround.softmax.base import AttentionSoftmax
 
 
@@ -82,7 +83,7 @@ def attend(
             f"{own.__name__} draws positions in each step, which attend does not know",
         ),
         (
-            x_BTD is None and (reads or own.prepare_layer is not none.prepare_layer),
+            x_BTD is None and (reads or encoding.reads_input),
             f"{type(softmax if reads else encoding).__name__} reads the input of the layer; give x= [B, T, D]",
         ),
     ):
@@ -104,13 +105,18 @@ def encoded(
     x_BQD: the layer's input, of the queries' tokens. With fewer queries than keys, those before them come from a cache
     that keeps keys and values without positions.
     """
-    positions = encoding.prepare_part(keys.q_pos_BQ, q_BHQC.dtype, keys.n_keys)
-    prepared = of_keys = encoding.prepare_layer(x_BQD, positions, keys)
-    if keys.n_queries < keys.n_keys:
-        if type(encoding).prepare_layer is not PositionalEncoding.prepare_layer:
-            name = type(encoding).__name__
-            raise ValueError(f"{name} reads the layer's input, so a loaded model takes no cache; give use_cache=False")
-        of_keys = encoding.prepare_part(keys.k_pos_BK, q_BHQC.dtype, keys.n_keys)
+    if keys.n_queries == keys.n_keys:
+        prepared = of_keys = encoding.prepare_layer(x_BQD, encoding.prepare(keys.q_pos_BQ, q_BHQC.dtype), keys)
+    else:
+        length = int(keys.k_pos_BK.max()) + 1
+        follows = isinstance(encoding, FollowsLength) and length > encoding.original_length
+        if follows or encoding.reads_input:
+            why = "follows the length of the text" if follows else "reads the input of a layer"
+            raise ValueError(
+                f"{type(encoding).__name__} {why}, so a loaded model takes no cache with it, and cannot generate with "
+                "one; in transformers give use_cache=False"
+            )
+        prepared, of_keys = (encoding.prepare_part(pos, q_BHQC.dtype, length) for pos in (keys.q_pos_BQ, keys.k_pos_BK))
     q_BHQC, k_BGKC = encoding.rotate_queries(q_BHQC, prepared), encoding.rotate_keys(k_BGKC, of_keys)
     return (q_BHQC, k_BGKC, encoding.rotate_values(v_BGKC, of_keys)), encoding.bias(q_BHQC, k_BGKC, prepared), prepared
 

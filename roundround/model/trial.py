@@ -54,9 +54,9 @@ def check_encodings(decoder: Decoder) -> None:
 def tried(encoding: PositionalEncoding) -> tuple[Tensor, str | None]:
     """The queries after their rotation, and what is wrong with the encoding's change of logits; None if nothing is."""
     shape, weight, n = encoding.shape, next(encoding.parameters(), torch.zeros(())), N_TOKENS
-    pos_1T = torch.arange(n, device=weight.device)[None]
+    pos_1T, generator = torch.arange(n, device=weight.device)[None], torch.Generator().manual_seed(0)
     x_BTD, q, k, logits = (
-        torch.randn(1, *size, device="cpu").to(weight)
+        torch.randn(1, *size, generator=generator, device="cpu").to(weight)
         for size in ((n, shape.d_model), *((h, n, shape.head_dim) for h in (shape.n_heads, shape.n_key_heads)),
                      (shape.n_heads, n, n))
     )  # fmt: skip

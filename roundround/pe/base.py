@@ -60,6 +60,11 @@ class PositionalEncoding(FinalVariants, nn.Module):
         """Whether an evaluation takes the mean over several draws of positions."""
         return len(self.draws(torch.zeros(1, 1, dtype=torch.int64, device="cpu"))) > 1
 
+    @property
+    def reads_input(self) -> bool:
+        """Whether `prepare_layer` does anything with a layer's input."""
+        return type(self).prepare_layer is not PositionalEncoding.prepare_layer
+
     def embed(self, x_BTD: Tensor, pos_BT: Tensor) -> Tensor:
         """Token embeddings with positions added; called once, before the first layer."""
         return x_BTD

@@ -226,6 +226,8 @@ class Watch:
         if layer in self.called:
             raise UserError("the model calls an attention layer twice in one pass; a probe cannot measure such a model")
         self.called.add(layer)
+        if options["keys"].valid_BK is not None:
+            raise UserError("the model hides tokens as padding; a probe measures texts without padding")
         if self.test is not None:
             self.layouts[layer] = self.test.layout(softmax.shape.layer, qkv[0])
             first = N_ROWS

@@ -134,7 +134,6 @@ class ProbedParts(ObservedModel):
         if len(set(self.layers)) < len(self.layers):
             raise UserError(f"{self.name} has two normalisers of one layer; number them: rr.normaliser(..., layer=...)")
         self.encodings = [module for module in model.modules() if isinstance(module, PositionalEncoding)]
-        self.follows_length = follow_length(self.encodings)
         self.tokenizer, self.seen_windows = tokenizer, dict[int, int | None]()
 
     @property
@@ -142,6 +141,11 @@ class ProbedParts(ObservedModel):
         return next(self.model.parameters()).device
 
     def tables(self) -> list[Tensor]:
+        parts: list[PositionalEncoding | AttentionSoftmax] = [*self.encodings, *self.normalisers]
+        for part in parts:
+            if "train_length" not in vars(part.shape):
+                raise UserError(f"{type(part).__name__} of layer {part.shape.layer} needs train_length= for a probe")
+        self.follows_length = follow_length(self.encodings)
         return tables_of(self.encodings)
 
     def windows(self) -> list[int | None]:
@@ -149,7 +153,7 @@ class ProbedParts(ObservedModel):
 
     def text_tokens(self, text: str) -> list[int]:
         ids = self.tokenizer.encode(text)
-        return list(getattr(ids, "ids", ids))
+        return [int(token) for token in getattr(ids, "ids", ids)]
 
     def words(self, tokens: Sequence[int]) -> list[str]:
         return [self.tokenizer.decode([token]) for token in tokens]
@@ -157,8 +161,8 @@ class ProbedParts(ObservedModel):
     def hidden(self, tokens_BT: Tensor, pos_BT: Tensor) -> Tensor:
         """The queries of the last layer, since the model may return anything, such as the logits of one token.
 
-        The encodings get `pos_BT` in place of the positions that the model gives them.
-        Raises UserError if a layer sees later tokens or does not call its normaliser.
+        The encodings get the positions that the model gives them, moved by those of the first tokens in `pos_BT`.
+        Raises UserError if a layer sees later tokens, or if it does not call its normaliser once.
         """
         found: dict[int, Tensor] = {}
 
@@ -166,15 +170,17 @@ class ProbedParts(ObservedModel):
             layer, keys = softmax.shape.layer, options["keys"]
             if not keys.causal:
                 raise UserError(f"layer {layer} of {self.name} sees later tokens; give rr.attend causal=True")
+            if layer in found:
+                raise UserError(f"{self.name} calls the normaliser of layer {layer} twice; make one for each layer")
             found[layer] = qkv[0].transpose(1, 2).flatten(2)
             self.seen_windows[layer] = keys.window or self.seen_windows.get(layer)
 
         with ExitStack() as undo:
             undo.enter_context(watching(self.normalisers, take_in))
             for encoding in self.encodings:
-                own = encoding.prepare_part
-                vars(encoding)["prepare_part"] = lambda _, *others, own=own: own(pos_BT, *others)
-                undo.callback(vars(encoding).pop, "prepare_part")
+                own = encoding.prepare
+                vars(encoding)["prepare"] = lambda own_BT, dtype, own=own: own(own_BT + pos_BT[:, :1], dtype)
+                undo.callback(vars(encoding).pop, "prepare")
             self.model(tokens_BT)
         if missing := {*self.layers} - {*found}:
             raise UserError(f"layer {min(missing)} of {self.name} has a normaliser that {self.name} does not call")
@@ -354,6 +360,19 @@ def filled_up(texts: Sequence[Sequence[int]]) -> Tensor:
     """Tokens [B, T] of texts of several lengths, each filled up with its last token."""
     longest = max(map(len, texts))
     return torch.tensor([[*text, *[text[-1]] * (longest - len(text))] for text in texts])
+
+
+@contextmanager
+def in_evaluation_mode(model: object) -> Iterator[None]:
+    """Inside the block no module of the model is in training mode; afterwards each has its former mode again."""
+    training = [module for module in model.modules() if module.training] if isinstance(model, nn.Module) else []
+    for module in training:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
 
 
 @contextmanager

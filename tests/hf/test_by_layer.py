@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 import roundround as rr
 from roundround.hf.checkpoint import read_checkpoint
+from roundround.hf.load import ProbedHuggingFaceModel
 from roundround.hf.patching.attention import attention_layers, installed
 from roundround.kernels.keys import AttentionShape
 from roundround.model.block import LayerKind
@@ -22,6 +23,7 @@ from roundround.pe.base import PositionalEncoding
 from roundround.pe.nope import NoPE
 from roundround.pe.rope import RoPE
 from roundround.pe.rotary import RotaryEncoding, ladder
+from roundround.probing.probe import observe
 from roundround.probing.probed_model import ProbedDecoder
 from roundround.softmax.softmax import Softmax
 from roundround.support.errors import UserError
@@ -137,6 +139,35 @@ def test_a_layer_that_the_model_does_not_rotate_rotates_if_the_encoding_says_so(
         torch.testing.assert_close(logits(patched), logits(inverted), rtol=1e-4, atol=1e-4)
     with rr.patch(tiny("smollm3"), pe="rope") as patched:  # what frequencies describe is left to the model
         torch.testing.assert_close(logits(patched), logits(tiny("smollm3")), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt_neox", "cohere"])
+def test_a_probe_sees_frequencies_that_differ_by_layer(name: str) -> None:
+    model = tiny(name)
+    with rr.patch(model, pe="rope"):
+        expected = observe(ProbedHuggingFaceModel(name, model, None), [some_tokens(40).tolist()])
+    with rr.patch(model, pe=every_other):
+        probed = ProbedHuggingFaceModel(name, model, None)
+        found = observe(probed, [some_tokens(40).tolist()])
+        stands_still = torch.zeros_like(probed.tables()[-1])
+        with probed.with_frequencies([*probed.tables()[:-2], stands_still, stands_still]):
+            still = logits(model)
+    with rr.patch(model, pe="nope"):
+        torch.testing.assert_close(still, logits(model), rtol=1e-4, atol=1e-4)
+    assert [layout.n_rotated > 0 for layout in found.layouts] == [True, False, True, False]
+    assert torch.allclose(found.layouts[0].frequencies_P, expected.layouts[0].frequencies_P, rtol=1e-6)
+    norms = [probe.norms.mean("query", "norm")[0] for probe in (found, expected)]
+    torch.testing.assert_close(norms[0], norms[1], rtol=1e-4, atol=1e-4)
+
+
+def test_a_probe_reads_each_text_at_its_own_length_if_the_encoding_follows_it() -> None:
+    model, texts = tiny("llama"), [some_tokens(n, seed=n).tolist() for n in (300, 400)]
+    with rr.patch(model, pe="ntk_dynamic", factor=4.0):
+        found = [
+            observe(ProbedHuggingFaceModel("tiny", model, None), texts, batch_tokens=at_once).entropies
+            for at_once in (2048, 400)
+        ]
+    torch.testing.assert_close(found[0], found[1], rtol=1e-5, atol=1e-5)
 
 
 # -- refused

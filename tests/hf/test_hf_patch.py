@@ -320,11 +320,57 @@ def test_a_cache_and_padding_change_nothing_of_an_encoding(name: str, pe: str) -
         assert torch.equal(with_cache, model.generate(tokens, attention_mask=padded_BT, use_cache=False, **options))
 
 
+@pytest.mark.parametrize("pe", ["p_rope", "xpos", "alibi"])
+def test_the_positions_that_a_model_is_given_reach_the_encoding(pe: str) -> None:
+    model, tokens, pos_1T = tiny("llama").double(), some_tokens(2, 24), 3 * torch.arange(24)[None]
+    with rr.patch(model, pe=pe):
+        usual = model(tokens, use_cache=False).logits
+        alone = {"attention_mask": torch.ones_like(tokens), "use_cache": False}  # or gaps would begin another text
+        moved = model(tokens, position_ids=pos_1T // 3 + 50, **alone).logits
+        apart = model(tokens, position_ids=pos_1T, **alone).logits
+    torch.testing.assert_close(moved, usual, rtol=0, atol=OF_COSINES)
+    assert (apart - usual).abs().max() > 0.1
+
+
+def test_an_encoding_that_follows_the_length_takes_no_cache_beyond_the_trained_context() -> None:
+    model, tokens = tiny("llama"), some_tokens(1, 300)
+    with rr.patch(model, pe="ntk_dynamic", factor=4.0):
+        within = model(tokens[:, :200], use_cache=True).past_key_values
+        with pytest.raises(ValueError, match=r"DynamicNTK follows the length of the text, so .* no cache"):
+            model(tokens[:, 200:], past_key_values=within)
+
+
+@pytest.mark.parametrize("name", ["cohere", "gpt_neox", "deepseek_v3"])
+def test_an_encoding_that_reads_the_input_acts_on_any_pairs(name: str) -> None:
+    model, tokens = tiny(name).double(), some_tokens(1, 24)
+    with rr.patch(model, pe="selective_rope"):
+        whole = model(tokens, use_cache=False).logits
+        torch.testing.assert_close(model(tokens[:, :9], use_cache=False).logits, whole[:, :9])
+
+
+def test_each_layer_keeps_the_base_of_its_kind_also_where_layers_share_keys() -> None:
+    model = tiny("gemma4_text")
+    with rr.patch(model, pe="xpos"):
+        bases = [layer.self_attn.roundround_encoding.theta for layer in model.model.layers]
+    assert bases == [1e4, 1e6, 1e4, 1e6]
+
+
+def test_a_patch_draws_no_random_number_and_needs_no_evaluation_mode() -> None:
+    model = tiny("gpt_neox", hidden_dropout=0.1).train()
+    torch.manual_seed(0)
+    expected = torch.rand(3)
+    for pe in ("rope", "alibi", "cope"):
+        torch.manual_seed(0)
+        rr.patch(model, pe=pe).remove()
+        assert torch.equal(torch.rand(3), expected)
+    assert all(module.training for module in model.modules())
+
+
 def test_an_encoding_that_reads_the_layers_input_takes_no_cache() -> None:
     model = tiny("llama")
     with rr.patch(model, pe="fox"):
         model.generate(some_tokens(1, 6), max_new_tokens=2, use_cache=False)
-        with pytest.raises(ValueError, match=r"FoX reads the layer's input, so .* no cache"):
+        with pytest.raises(ValueError, match=r"FoX reads the input of a layer, so .* no cache"):
             model.generate(some_tokens(1, 6), max_new_tokens=2)
 
 
@@ -375,6 +421,10 @@ def test_every_normaliser_runs_in_a_model_in_half_precision(softmax: str) -> Non
         ("llama", {"pe": "partial_rope"}, "it groups the channels into other pairs"),
         ("gpt_neox", {"pe": "rope_values"}, "rotates values, and GPTNeoXForCausalLM rotates a part of each head"),
         ("gpt2", {"pe": "alibi"}, "GPT2LMHeadModel has no RoPE whose frequencies could be replaced"),
+        ("llama", {"pe": rr.encoding("alibi", n_heads=4, head_dim=16)}, "AttentionShape that makes a PositionalEnc"),
+        ("llama", {"pe": lambda _: rr.normaliser("softmax")}, "makes a PositionalEncoding, not a Normaliser"),
+        ("llama", {"pe": lambda _: rr.encoding("alibi", n_heads=2, head_dim=16)}, "made for another n_heads than 4"),
+        ("llama", {"pe": lambda _: rr.encoding("xpos", n_heads=4, n_key_heads=2, head_dim=8)}, "another head_dim"),
         ("llama", {"softmax": "adaptve"}, "did you mean 'adaptive_temperature'"),
         ("llama", {"pe": "prope"}, "did you mean 'p_rope'"),
     ],

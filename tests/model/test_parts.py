@@ -251,10 +251,10 @@ def calls_of(gpt: GPT, tokens: Tensor) -> list[tuple[Tensor, Tensor]]:
     return found
 
 
-def turned(x_THC: Tensor) -> Tensor:
+def turned(x_THC: Tensor, step: int = 1) -> Tensor:
     """Su et al. 2021, arXiv:2104.09864, equation 34, with pairs of channels m and m + C/2 and base 10,000."""
     n_pairs = x_THC.shape[-1] // 2
-    angle_TP = torch.arange(len(x_THC))[:, None, None] * 10_000.0 ** (-torch.arange(n_pairs) / n_pairs)
+    angle_TP = step * torch.arange(len(x_THC))[:, None, None] * 10_000.0 ** (-torch.arange(n_pairs) / n_pairs)
     first, second = x_THC[..., :n_pairs], x_THC[..., n_pairs:]
     cos, sin = angle_TP.cos(), angle_TP.sin()
     return torch.cat([first * cos - second * sin, first * sin + second * cos], -1)
@@ -293,7 +293,51 @@ def test_every_model_of_parts_is_probed_and_left_as_it_was(pe: str, softmax: str
     assert len(probe.labels()) == N_LAYERS
     assert torch.equal(gpt(torch.tensor([Letters().encode(TEXT)]))[0], before)
     assert gpt.training
-    assert not any("prepare_part" in vars(module) for module in gpt.modules())
+    assert not any("prepare" in vars(module) for module in gpt.modules())
+
+
+class OwnPositions(LastToken):
+    """Its tokens stand three positions apart."""
+
+    def forward(self, tokens: Tensor) -> Any:
+        with pytest.MonkeyPatch.context() as patch:
+            own = rr.attend
+            patch.setattr(rr, "attend", partial(own, pos=3 * torch.arange(tokens.shape[1])[None]))
+            return super().forward(tokens)
+
+
+@torch.no_grad()
+def test_positions_of_the_model_stay_its_own() -> None:
+    gpt, tokens = sharp(OwnPositions("rope", "softmax")).double(), torch.tensor([Letters().encode(TEXT)])
+    weights, future = rr.attention(gpt, Letters(), TEXT), torch.ones(len(TEXT), len(TEXT), dtype=torch.bool).triu(1)
+    assert rr.probe(gpt, Letters(), [TEXT]).rotates
+    [(q, k), *_] = calls_of(gpt, tokens)
+    q, k = (turned(x, step=3) for x in (q, k))
+    logits = torch.einsum("qhc,khc->hqk", q, k) / (D_MODEL // N_HEADS) ** 0.5
+    assert torch.allclose(weights[0].double(), logits.masked_fill(future, -torch.inf).softmax(-1), atol=1e-6)
+
+
+def test_weights_need_no_trained_length_and_a_probe_says_that_it_does() -> None:
+    gpt = GPT("rope", "softmax")
+    for block in gpt.blocks:
+        for part in (block.attention.encoding, block.attention.normaliser.layers[0]):
+            del vars(part.shape)["train_length"]
+    assert rr.attention(gpt, Letters(), TEXT)[1].shape == (N_HEADS, len(TEXT), len(TEXT))
+    with pytest.raises(UserError, match="RoPE of layer 0 needs train_length= for a probe"):
+        rr.probe(gpt, Letters(), [TEXT])
+
+
+def shared() -> GPT:
+    gpt = GPT("rope", "softmax")
+    gpt.blocks[1].attention.normaliser = gpt.blocks[0].attention.normaliser
+    return gpt
+
+
+class Padded(LastToken):
+    def forward(self, tokens: Tensor) -> Any:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(rr, "attend", partial(rr.attend, valid=tokens > 0))
+            return super().forward(tokens)
 
 
 class SeesAll(LastToken):
@@ -319,6 +363,7 @@ def twice() -> GPT:
     [
         (GPT("rope", "softmax"), None, r"give a tokenizer that has encode\(text\) and decode\(ids\)"),
         (twice(), Letters(), r"GPT has two normalisers of one layer; number them: rr.normaliser\(..., layer=...\)"),
+        (shared(), Letters(), "GPT calls the normaliser of layer 0 twice|calls an attention layer twice in one pass"),
         (SkipsOne("rope", "softmax"), Letters(), "layer 1 of SkipsOne has a normaliser that SkipsOne does not call"),
         (SeesAll("rope", "softmax"), Letters(), "layer 0 of SeesAll sees later tokens; give rr.attend causal=True"),
         (nn.Linear(2, 2), Letters(), "rr.attend.* not a Linear"),
@@ -330,6 +375,31 @@ def test_a_model_that_cannot_be_measured_is_one_line(
     with pytest.raises(UserError, match=line) as error:
         ask(model, tokenizer)
     assert "\n" not in str(error.value)
+
+
+def test_padding_of_a_model_is_in_its_weights_and_not_probed() -> None:
+    gpt = Padded("rope", "softmax")
+    assert not rr.attention(gpt, Letters(), "ab p cd")[0][:, :, 3].any()  # a p is number 0
+    with pytest.raises(UserError, match="hides tokens as padding"):
+        rr.probe(gpt, Letters(), ["ab p cd"])
+
+
+def test_a_text_without_tokens_is_one_line() -> None:
+    with pytest.raises(UserError, match="the text has no token"):
+        rr.attention(GPT("rope", "softmax"), Letters(), "")
+
+
+def test_far_positions_are_as_good_as_near_ones() -> None:
+    q, k, v = torch.randn(3, 1, N_HEADS, 16, 8, generator=torch.Generator().manual_seed(0)).unbind()
+    softmax = rr.normaliser("softmax", **SIZES)
+    for pe, numbers in (("xpos", {}), ("ntk_dynamic", {"factor": 4.0})):
+        encoding = rr.encoding(pe, **SIZES, **numbers)
+        near, far = (
+            rr.attend(q, k, v, encoding=encoding, normaliser=softmax, pos=torch.arange(16)[None] + first)
+            for first in (0, 40_000)
+        )
+        assert far.isfinite().all()
+        assert pe != "xpos" or torch.allclose(near, far, atol=1e-2)
 
 
 def test_the_page_runs() -> None:

@@ -364,7 +364,7 @@ def test_what_cannot_be_replaced_is_one_line(
         (partial(rr.normaliser, "as_entmax", n_heads=2), "d_model is needed"),
         (partial(rr.normaliser, "log_n"), "train_length is needed"),
         (partial(rr.normaliser, "entmax15", encoding="rope"), "no parameter 'encoding'"),
-        (partial(rr.normaliser, nn.Identity), "a function that makes a AttentionSoftmax"),
+        (partial(rr.normaliser, nn.Identity), "that makes a AttentionSoftmax"),
     ],
 )
 def test_a_wrong_name_or_number_is_one_line(make: Callable[[], Any], line: str) -> None:

@@ -40,6 +40,7 @@ PATCHED = "the model is patched already; take that patch off first"
 SLOT = "roundround_softmax"  # the normaliser, a submodule of each attention layer
 ENCODING = "roundround_encoding"  # the same of the encoding, which acts beside the rotation of the model
 INPUT = "roundround_input"  # attribute: the input of an attention layer, until the layer calls its attention
+POSITIONS = "roundround_positions"  # attribute: the `position_ids` of this forward pass; None if it has none
 ASKED = "roundround_asked"  # attribute: whether this forward pass returns attention weights
 CHANGING = {"dynamic", "longrope"}  # kinds of RoPE whose frequencies follow the length
 AT_RANDOM = 8  # random keys of every query in the sample of a large mask
@@ -87,13 +88,15 @@ def install(
                     part.to(own.device)
                 layer.add_module(name, part.train(layer.training))
                 undo.callback(delattr, layer, name)
-            for name in (INPUT, ASKED):
+            for name in (INPUT, ASKED, POSITIONS):
                 undo.callback(layer.__dict__.pop, name, None)
             undo.callback(layer.register_forward_pre_hook(remember_input, with_kwargs=True).remove)
             undo.callback(layer.register_forward_hook(check_input_taken).remove)
         for module in filter(follows_length_in, text_decoder(model).modules()):
             undo.callback(module.register_forward_pre_hook(forget_length).remove)
         undo.callback(model.register_forward_pre_hook(partial(ask_for_weights, layers), with_kwargs=True).remove)
+        decoder, remember = text_decoder(model), partial(remember_positions, layers)
+        undo.callback(decoder.register_forward_pre_hook(remember, with_kwargs=True).remove)
         AttentionInterface.register(NAME, attention)
         AttentionMaskInterface.register(NAME, mask)
         model.set_attn_implementation(NAME)
@@ -229,6 +232,14 @@ def remember_input(layer: nn.Module, args: tuple[Any, ...], options: dict[str, A
     layer.__dict__[INPUT] = args[0] if args else options["hidden_states"]
 
 
+def remember_positions(
+    layers: list[nn.Module], decoder: nn.Module, args: tuple[Any, ...], options: dict[str, Any]
+) -> None:
+    """Keep the positions that the decoder is given, for encodings that act inside the layers."""
+    for layer in layers:
+        layer.__dict__[POSITIONS] = options.get("position_ids")
+
+
 def check_input_taken(layer: nn.Module, args: tuple[Any, ...], output: Any) -> None:
     """Raises UserError if a layer did not call its attention: its normaliser would have no effect."""
     if layer.__dict__.pop(INPUT, None) is not None:
@@ -287,7 +298,7 @@ def attention(
             raise UserError(f"roundround cannot replace the attention of {name}, which has {what}")
     if isinstance(softmax, Sink) and s_aux is not None:
         softmax.logit = s_aux if isinstance(s_aux, nn.Parameter) else nn.Parameter(s_aux)
-    keys = attention_mask.from_the_first_token()
+    keys = attention_mask.at(module.__dict__.get(POSITIONS))
     of_encoding, of_softmax = (x_BTD.to(next(part.parameters(), x_BTD).dtype) for part in (encoding, softmax))
     given = (query, key[:, :, : keys.n_keys], value[:, :, : keys.n_keys])  # a static cache has empty rows at its end
     (q, k, v), bias, prepared = encoded(encoding, *given, of_encoding, keys)
@@ -324,8 +335,13 @@ class ModelKeys(Keys):
     def contiguous(self) -> ModelKeys:
         return self
 
-    def from_the_first_token(self) -> ModelKeys:
-        """The same with positions that count from the text's first token, as a cache or padding leaves them."""
+    def at(self, pos_BQ: Tensor | None) -> ModelKeys:
+        """The same with the positions of the text; `pos_BQ` are those that the model is given for the queries.
+
+        Without them, and with a cache, positions count from the first token that is not padding.
+        """
+        if pos_BQ is not None and pos_BQ.dim() == 2 and pos_BQ.shape[1] == self.n_queries == self.n_keys:
+            return replace(self, q_pos_BQ=pos_BQ, k_pos_BK=pos_BQ)
         pos_BK = self.k_pos_BK if self.valid_BK is None else (self.valid_BK.cumsum(-1) - 1).clamp(min=0)
         pos_BK = pos_BK + (self.n_forgotten.flatten(1) if isinstance(self.n_forgotten, Tensor) else self.n_forgotten)
         return replace(self, q_pos_BQ=pos_BK[:, self.q_pos_BQ[0]], k_pos_BK=pos_BK)

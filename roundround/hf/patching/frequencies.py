@@ -9,16 +9,21 @@ Tested by tests/hf/test_hf_patch.py.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from roundround.hf.patching.attention import attention_layers, follows_length_in, text_decoder
+from roundround.hf.patching.attention import ENCODING, attention_layers, follows_length_in, shape_of, text_decoder
+from roundround.kernels.bias import Bias
+from roundround.kernels.keys import Keys
+from roundround.pe.base import PositionalEncoding
+from roundround.pe.rotary import RotaryEncoding
+from roundround.probing.layout import Layout
 from roundround.support.errors import UserError
 
 TABLE, FACTOR = "inv_freq", "attention_scaling"  # ends of names; the prefix, if any, is the kind of layer
@@ -118,6 +123,66 @@ def follows_length(model: PreTrainedModel) -> str | None:
     return next(filter(None, map(follows_length_in, text_decoder(model).modules())), None)
 
 
+# -- rotations that act inside the layers, in place of those
+
+
+@final
+class OfPairs(PositionalEncoding):
+    """An encoding `own` that rotates the pairs of a layer's layout, in place of channels m and m + C/2 of the head.
+
+    Queries and keys leave it with the first channels of all pairs in front, then the second ones, then the same of the
+    pairs that do not rotate. Their products do not depend on the order.
+    """
+
+    def __init__(self, own: PositionalEncoding, layout: Layout) -> None:
+        super().__init__(own.shape)
+        n_pairs, self.own = layout.n_rotary // 2, own
+        self.n_rotary, pairs_P2 = layout.n_rotary, layout.split(torch.arange(2 * layout.n_pairs))
+        self.order_C = torch.cat([pairs_P2[:n_pairs].mT.flatten(), pairs_P2[n_pairs:].mT.flatten()])
+
+    def rotated(self, x: Tensor, rotate: Callable[[Tensor, Any], Tensor], prepared: Any) -> Tensor:
+        covered, others = x[..., self.order_C.to(x.device)].tensor_split((self.n_rotary,), -1)
+        return torch.cat([rotate(covered, prepared), others], -1)
+
+    @property
+    def reads_input(self) -> bool:
+        return self.own.reads_input
+
+    def prepare(self, pos_BT: Tensor, dtype: torch.dtype) -> Any:
+        return self.own.prepare(pos_BT, dtype)
+
+    def prepare_part(self, pos_BT: Tensor, dtype: torch.dtype, length: int | None) -> Any:
+        return self.own.prepare_part(pos_BT, dtype, length)
+
+    def prepare_layer(self, x_BTD: Tensor, prepared: Any, keys: Keys) -> Any:
+        return self.own.prepare_layer(x_BTD, prepared, keys)
+
+    def rotate_queries(self, q_BHTC: Tensor, prepared: Any) -> Tensor:
+        return self.rotated(q_BHTC, self.own.rotate_queries, prepared)
+
+    def rotate_keys(self, k_BGTC: Tensor, prepared: Any) -> Tensor:
+        return self.rotated(k_BGTC, self.own.rotate_keys, prepared)
+
+    def rotate_values(self, v_BGTC: Tensor, prepared: Any) -> Tensor:
+        return self.own.rotate_values(v_BGTC, prepared)
+
+    def rotate_outputs(self, out_BHTC: Tensor, prepared: Any) -> Tensor:
+        return self.own.rotate_outputs(out_BHTC, prepared)
+
+    def bias(self, q_BHTC: Tensor, k_BGTC: Tensor, prepared: Any) -> Bias | None:
+        return self.own.bias(q_BHTC, k_BGTC, prepared)
+
+
+def placed_rotations(model: PreTrainedModel) -> list[tuple[nn.Module, str]]:
+    """Where the rotary encodings lie that a patch has put into layers: a module and the name of its submodule."""
+    slots = [(layer, getattr(layer, ENCODING, None)) for layer in attention_layers(model)]
+    places = [(slot, "own") if isinstance(slot, OfPairs) else (layer, ENCODING) for layer, slot in slots]
+    return [(module, name) for module, name in places if isinstance(getattr(module, name, None), RotaryEncoding)]
+
+
+# -- how they are replaced
+
+
 def replace_rotations(model: PreTrainedModel, rotations: Sequence[Rotation]) -> list[Rotation]:
     """Replace the model's rotations; returns the old ones. Raises UserError if the model does not use the new ones."""
     if kind := follows_length(model):
@@ -165,6 +230,8 @@ def follows(table: RotaryTable, before: Rotation, rotation: Rotation) -> bool:
 def tables_of_layers(model: PreTrainedModel) -> list[RotaryTable | None]:
     """The rotation that each attention layer gets, found by a pass over two tokens; None for a layer that gets none.
 
+    A layer whose cosines are not found has the rotation of another layer of its kind (`layer_types` of the config).
+
     If the model has one rotation, it is taken to be that of every layer.
     """
     layers, there = attention_layers(model), rotary_tables(model)
@@ -193,4 +260,8 @@ def tables_of_layers(model: PreTrainedModel) -> list[RotaryTable | None]:
             hooks.callback(layer.register_forward_pre_hook(find_table, with_kwargs=True).remove)
         with torch.no_grad():
             text_decoder(model)(input_ids=torch.zeros(1, 2, dtype=torch.long, device=device), use_cache=False)
-    return [found.get(id(layer)) for layer in layers]
+    types = dict(enumerate(getattr(model.config.get_text_config(), "layer_types", None) or ()))
+    kinds = [types.get(shape_of(layer).layer) for layer in layers]
+    # layers that share keys (Gemma 4) get a copy of the cosines of their kind
+    of_kind = {kind: found[id(layer)] for layer, kind in zip(layers, kinds, strict=True) if kind and id(layer) in found}
+    return [found.get(id(layer), of_kind.get(kind)) for layer, kind in zip(layers, kinds, strict=True)]

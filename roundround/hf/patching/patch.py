@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, cast, final
+from typing import cast, final
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from transformers import PreTrainedModel
 
 from roundround.hf.load import ProbedHuggingFaceModel
@@ -30,8 +30,14 @@ from roundround.hf.patching.attention import (
     normalisers_of,
     shape_of,
 )
-from roundround.hf.patching.frequencies import RotaryTable, Rotation, replace_rotations, rotary_tables, tables_of_layers
-from roundround.kernels.bias import Bias
+from roundround.hf.patching.frequencies import (
+    OfPairs,
+    RotaryTable,
+    Rotation,
+    replace_rotations,
+    rotary_tables,
+    tables_of_layers,
+)
 from roundround.kernels.keys import AttentionShape
 from roundround.model.block import AttentionLayer
 from roundround.model.decoder import Decoder, encodings_of
@@ -40,8 +46,9 @@ from roundround.pe.base import PositionalEncoding
 from roundround.pe.nope import NoPE
 from roundround.pe.rotary import RotaryEncoding
 from roundround.pe.xpos import XPos
-from roundround.probing.layout import N_TOKENS, PAIRINGS, Layout, is_said_by_frequencies
+from roundround.probing.layout import N_TOKENS, PAIRINGS, is_said_by_frequencies
 from roundround.probing.probe import check
+from roundround.probing.probed_model import in_evaluation_mode
 from roundround.softmax.base import AttentionSoftmax
 from roundround.support.errors import UserError
 
@@ -225,7 +232,7 @@ def placed(
 
     Raises UserError if the model does not rotate known pairs of channels, or if values cannot be rotated like queries.
     """
-    with installed(model):
+    with in_evaluation_mode(model), installed(model):
         tokens = range(min(N_TOKENS, model.get_input_embeddings().num_embeddings))
         layouts = check(ProbedHuggingFaceModel(type(model).__name__, model, None), tokens)
     found: list[PositionalEncoding] = []
@@ -235,46 +242,15 @@ def placed(
         if kind.rotate_values is not none.rotate_values and not whole:
             raise UserError(f"{kind.__name__} rotates values, and {type(model).__name__} rotates a part of each head")
         n_channels = layout.n_rotary if rotates else shape.head_dim
-        made = make_encoding(replace(shape, head_dim=n_channels, theta=encoding.shape.theta))
+        wanted = replace(shape, head_dim=n_channels, theta=encoding.shape.theta)
+        made = make_encoding(wanted)
+        for name in ("n_heads", "head_dim"):
+            if vars(made.shape).get(name) != (size := getattr(wanted, name)):
+                raise UserError(
+                    f"{kind.__name__} is made for another {name} than {size}; use the shape that pe= is given"
+                )
         found.append(made if not rotates or (whole and layout.pairing == PAIRINGS[0]) else OfPairs(made, layout))
     return found
-
-
-@final
-class OfPairs(PositionalEncoding):
-    """An encoding `own` that rotates the pairs of a layer's layout, in place of channels m and m + C/2 of the head.
-
-    Queries and keys leave it with the first channels of all pairs in front, then the second ones, then the channels
-    that do not rotate; their products do not depend on this order.
-    """
-
-    def __init__(self, own: PositionalEncoding, layout: Layout) -> None:
-        super().__init__(own.shape)
-        n_pairs, self.own = layout.n_rotary // 2, own
-        self.n_rotary, pairs_P2 = layout.n_rotary, layout.split(torch.arange(2 * layout.n_pairs))
-        self.order_C = torch.cat([pairs_P2[:n_pairs].mT.flatten(), pairs_P2[n_pairs:].flatten()])
-
-    def rotated(self, x: Tensor, rotate: Callable[[Tensor, Any], Tensor], prepared: Any) -> Tensor:
-        covered, others = x[..., self.order_C.to(x.device)].tensor_split((self.n_rotary,), -1)
-        return torch.cat([rotate(covered, prepared), others], -1)
-
-    def prepare_part(self, pos_BT: Tensor, dtype: torch.dtype, length: int | None) -> Any:
-        return self.own.prepare_part(pos_BT, dtype, length)
-
-    def rotate_queries(self, q_BHTC: Tensor, prepared: Any) -> Tensor:
-        return self.rotated(q_BHTC, self.own.rotate_queries, prepared)
-
-    def rotate_keys(self, k_BGTC: Tensor, prepared: Any) -> Tensor:
-        return self.rotated(k_BGTC, self.own.rotate_keys, prepared)
-
-    def rotate_values(self, v_BGTC: Tensor, prepared: Any) -> Tensor:
-        return self.own.rotate_values(v_BGTC, prepared)
-
-    def rotate_outputs(self, out_BHTC: Tensor, prepared: Any) -> Tensor:
-        return self.own.rotate_outputs(out_BHTC, prepared)
-
-    def bias(self, q_BHTC: Tensor, k_BGTC: Tensor, prepared: Any) -> Bias | None:
-        return self.own.bias(q_BHTC, k_BGTC, prepared)
 
 
 def remark_on(new: Mapping[RotaryTable | None, Rotation]) -> str | None:
