@@ -4,7 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 from helpers_stored import check_claim, check_listed, text_of
-from results.distance import DISTANCES, FAR, NEAR, NEW, SETTINGS, VALUES, at, contrasts, mean, quarter_turn
+from results.distance import (
+    DISTANCES,
+    FAR,
+    NEAR,
+    NEW,
+    SETTINGS,
+    VALUES,
+    at,
+    contrasts,
+    control,
+    less_control,
+    mean,
+    quarter_turn,
+)
 from results.stored import difference, printed
 
 from roundround.analysis.intervals import half_width, paired_p
@@ -30,23 +43,31 @@ def test_without_the_seeds_that_were_run_again() -> None:
         assert (apart if n > 2 else f"{apart[:-1]}; two seeds)") in text_of("distance")
 
 
-def told(places: list[tuple[int, int]]) -> list[str]:
-    return [f"{apart}, p {printed(p)}" for apart, p in (contrasts()[place] for place in places)]
+def told(places: list[tuple[int, int]], among: dict[tuple[int, int], tuple[str, float]] | None = None) -> list[str]:
+    return [f"{apart}, p {printed(p)}" for apart, p in ((among or contrasts())[place] for place in places)]
 
 
 def test_beyond_the_quarter_turn_rope_fails_and_half_at_rest_does_not() -> None:
     places = [(1_000, 1_024), (10_000, 2_032)]
     rope, half = ([mean(VALUES[theta, p, 2048, d]) for theta, d in places] for p in (1, 0.5))
     numbers = [f"in {rope[0]} of the cases", f"in {rope[1]}, where", f"{half[0]} and {half[1]} of the same searches"]
-    check_claim("distance", "At bases 1,000 and 10,000 RoPE no longer", numbers + told(places))
-    assert all(contrasts()[place][1] < 0.05 for place in places)
+    check_claim("distance", "At bases 1,000 and 10,000 RoPE no longer", numbers + told(places) + told(places, less_control()))
+    assert all(found[place][1] < 0.05 for place in places for found in (contrasts(), less_control()))
 
 
-def test_rope_breaks_before_the_quarter_turn_too() -> None:
+def test_rope_breaks_well_before_the_quarter_turn_at_one_base() -> None:
     places = [(10_000, 384), (500_000, 2_032), (1_000, 64)]
-    check_claim("distance", "It breaks well before", told(places))
+    check_claim("distance", "Well before that turn", told(places[:2]) + told(places, less_control()))
     assert [contrasts()[place][1] < 0.05 for place in places] == [True, True, False]
+    assert [less_control()[place][1] < 0.05 for place in places] == [False, True, False]
     assert [round(quarter_turn(theta, 1) / d) for theta, d in places[:2]] == [4, 15]  # a quarter, a fifteenth
+
+
+def test_the_length_alone_does_harm_at_one_base() -> None:
+    harm = {theta: control(theta) for theta in (1_000, 10_000, 500_000)}
+    assert [bool(abs(one.mean()) > half_width(one)) for one in harm.values()] == [True, False, False]
+    first, *others = (difference(one, 0 * one) for one in harm.values())
+    check_claim("distance", "The length alone does harm", [f"is {first}.", " and ".join(others)])
 
 
 def test_at_base_100_the_seeds_differ_too_much() -> None:

@@ -23,6 +23,8 @@ NEW = [(3_000, 0.75), (30_000, 0.75)]
 
 NEAR, FAR = DISTANCES[:7], (1_024, 1_536, 2_032)  # distances within training, and beyond it
 
+CONTROL = (4, 16)
+
 CONTRASTS = [(100, 16), (100, 256), (1_000, 64), (1_000, 1_024), (10_000, 384), (10_000, 2_032), (500_000, 2_032)]
 
 
@@ -64,6 +66,24 @@ def contrasts() -> dict[tuple[int, int], tuple[str, float]]:
     return {place: (difference(*pair), corrected) for place, pair, corrected in zip(CONTRASTS, pairs, p, strict=True)}
 
 
+def effect(theta: int, distance: int) -> Array:
+    """RoPE less p = 0.5 in inputs of 2,048 tokens, within a seed."""
+    return VALUES[theta, 1, 2048, distance] - VALUES[theta, 0.5, 2048, distance]
+
+
+def control(theta: int) -> Array:
+    """The same at 4 and 16 tokens, where only the length of the input can do harm."""
+    return np.mean([effect(theta, distance) for distance in CONTROL], axis=0)
+
+
+def less_control() -> dict[tuple[int, int], tuple[str, float]]:
+    """The differences of the rule less their control, and their p after Holm; places of the control are left out."""
+    places = [(theta, d) for theta, d in CONTRASTS if d not in CONTROL]
+    pairs = [(effect(theta, d), control(theta)) for theta, d in places]
+    p = holm([float(paired_p(mine[:, None], theirs[:, None])[0][0]) for mine, theirs in pairs])
+    return {place: (difference(*pair), corrected) for place, pair, corrected in zip(places, pairs, p, strict=True)}
+
+
 def apart(mine: Array, theirs: Array) -> str:
     """The difference, in bold where its interval excludes 0."""
     away = abs((mine - theirs).mean()) > half_width(mine - theirs)
@@ -86,6 +106,14 @@ def table_of_contrasts() -> list[str]:
     return rows
 
 
+def table_less_control() -> list[str]:
+    return [
+        f"| {theta:,} | {d:,} | {difference(effect(theta, d), 0 * control(theta))} "
+        f"| {difference(control(theta), 0 * control(theta))} | {apart(effect(theta, d), control(theta))} | {printed(p)} |"
+        for (theta, d), (_, p) in less_control().items()
+    ]
+
+
 def row_of_near_and_far(theta: int, p: float) -> str:
     near, far = at(theta, p, NEAR), at(theta, p, FAR)
     turn = f"{quarter_turn(theta, p):,.0f}" if p else "none turns"
@@ -100,6 +128,7 @@ def row_of_new(theta: int, p: float) -> str:
 TABLES = {
     "by-distance": lambda: [row_by_distance(*setting) for setting in SETTINGS],
     "contrasts": table_of_contrasts,
+    "less-control": table_less_control,
     "near-and-far": lambda: [row_of_near_and_far(*setting) for setting in SETTINGS],
     "new-bases": lambda: [row_of_new(*setting) for setting in NEW],
 }
