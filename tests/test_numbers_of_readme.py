@@ -1,0 +1,45 @@
+"""What README.md has found, from the values that are stored beside the pages of results."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+from conftest import ROOT
+from results.distance import VALUES, control, effect, mean
+from results.encodings_by_normalisers import CROSSED, LENGTHS, NAMES
+from results.stored import DOCS, difference
+from results.table2 import forty
+
+from roundround.analysis.intervals import half_width
+
+README = " ".join((ROOT / "README.md").read_text().split())
+
+
+def test_the_search_by_distance() -> None:
+    rope, half = (mean(VALUES[10_000, p, 2048, 2_032]) for p in (1, 0.5))
+    assert f"2,032 tokens away {rope} and {half} are right" in README
+    assert f"this is {difference(effect(10_000, 2_032), control(10_000))}." in README
+
+
+def test_resting_over_forty_seeds() -> None:
+    whole, _ = forty(256)
+    size, half = whole.mean(), float(half_width(whole))
+    assert len(whole) == 40
+    assert f"costs {size:.4f} ({size - half:.4f} to {size + half:.4f}) nats over forty seeds" in README
+
+
+def test_adaptive_temperature_makes_each_of_twelve_models_worse() -> None:
+    worse = [CROSSED[pe, "adaptive_temperature", n] - CROSSED[pe, "softmax", n] for pe in NAMES for n in LENGTHS]
+    assert all((one > 0).all() for one in worse)
+    assert f"each of {sum(map(len, worse)) // len(LENGTHS)} models worse" in README
+
+
+def test_the_table_of_max_retrieval_differs() -> None:
+    outcomes = json.loads((DOCS / "reproduction" / "outcomes.json").read_text())
+    (table,) = [one for one in outcomes if one["name"] == "softmax.table1"]
+    verdict, ours = table["verdict"], table["ours"]
+    n = Counter(one["what"].startswith("softmax, ") for one in table["comparisons"])[True]
+    assert (verdict, n) == ("differs", 11)
+    assert "accuracies: agrees 1, not told apart 10;" in ours
+    assert "of 11 accuracies 1 agrees, 10 show no clear difference; the table *differs*" in README
