@@ -25,7 +25,10 @@ def sweep(corpus: str) -> pd.DataFrame:
     return found
 
 
-TURNING, MORE_TURNING = (stored(f"table2/{name}", "pe.theta", "pe.p") for name in ("turning", "turning_more"))
+# FIRST: the first measurement, with a setting that nobody recorded
+TURNING, MORE_TURNING, FIRST = (
+    stored(f"table2/{name}", "pe.theta", "pe.p") for name in ("turning", "turning_more", "turning_first")
+)
 
 
 def resting(theta: str, p: str, length: int, values: Values = TURNING) -> Array:
@@ -111,8 +114,8 @@ def row_of_forty(length: int) -> str:
 
 
 TABLES = {
-    "turning": lambda: [row_of_turning(length) for length in LENGTHS],
-    "forty": lambda: [row_of_forty(length) for length in LENGTHS],
+    "turning": lambda: [row_of_turning(256)],
+    "forty": lambda: [row_of_forty(length) for length in LENGTHS[:3]],
 }
 for corpus in ("tinystories", "wikitext2"):
     TABLES[f"{corpus}-perplexity"] = lambda corpus=corpus: body(perplexity_table(sweep(corpus)))
