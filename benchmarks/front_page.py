@@ -37,7 +37,8 @@ if __name__ == "__main__":
     text = curves(stories, "length", ["rope", "p_rope", "nope", "rope_500k", "p_rope_reversed"])
     panels = [
         Panel("distance (tokens); trained on up to 128", "share that is right", search, log="x", possible=(0, 1),
-              title="finding a word by its meaning", x_ticks=[4, 16, 64, 256, 1024], marks=[Mark("training", 128, 128)]),
+              title="finding a word by its meaning", x_ticks=[4, 16, 64, 256, 1024],
+              marks=[Mark("training", 128, 128)]),
         Panel("context (tokens); trained on 256", "nats per token", text, log="x", title="predicting a story",
               x_ticks=[256, 512, 1024, 2048], marks=[Mark("training", 256, 256)]),
     ]  # fmt: skip

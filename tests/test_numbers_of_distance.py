@@ -51,7 +51,9 @@ def test_beyond_the_quarter_turn_rope_fails_and_half_at_rest_does_not() -> None:
     places = [(1_000, 1_024), (10_000, 2_032)]
     rope, half = ([mean(VALUES[theta, p, 2048, d]) for theta, d in places] for p in (1, 0.5))
     numbers = [f"in {rope[0]} of the cases", f"in {rope[1]}, where", f"{half[0]} and {half[1]} of the same searches"]
-    check_claim("distance", "At bases 1,000 and 10,000 RoPE no longer", numbers + told(places) + told(places, less_control()))
+    check_claim(
+        "distance", "At bases 1,000 and 10,000 RoPE no longer", numbers + told(places) + told(places, less_control())
+    )
     assert all(found[place][1] < 0.05 for place in places for found in (contrasts(), less_control()))
 
 

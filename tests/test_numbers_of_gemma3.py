@@ -1,33 +1,134 @@
-"""The intervals of docs/results/gemma3*.md are those of the values stored beside them."""
+"""The intervals of docs/results/gemma3*.md are those of the values stored beside them: row, column and sign.
+
+gemma3_intervals.csv names the stored number behind every interval of the pages. `place` is where the interval stands:
+the page, the heading, the row and the column of a table, or the first words of a paragraph or bullet and the number of
+the interval in it. `sign` is -1 where the page says that a head loses 0.6 and a change of -0.6 is stored.
+"""
 
 from __future__ import annotations
 
 import csv
+import math
 import re
+from collections.abc import Iterator
+from pathlib import Path
 
-from helpers_stored import DOCS, text_of
+from helpers_stored import DOCS
 
-INTERVAL = re.compile(r"(?<![\d.])[-+]?(\d[\d,]*(?:\.\d+)?) \(([-+]?[\d,]+(?:\.\d+)?) to ([-+]?[\d,]+(?:\.\d+)?)\)")
-OF_A_PROMPT = "## Alignment"  # of its tokens: from alignment.json of a run
-
-
-def printed(number: str) -> str:
-    """Without its sign: a page says that a head loses 0.6 where a change of -0.6 is stored."""
-    return number.replace(",", "").lstrip("+-")
+PAGES = ("gemma3", "gemma3_heads", "gemma3_more")
+NUMBER = r"[-+]?\d[\d,]*(?:\.\d+)?"
+INTERVAL = re.compile(rf"(?<![\d.])({NUMBER}) \(({NUMBER}) to ({NUMBER})\)")
+OF_A_PROMPT = "Alignment"  # its intervals are over the tokens of one prompt: from alignment.json of a run
+Three = tuple[float, float, float]
 
 
-def test_every_interval_is_of_a_stored_number() -> None:
-    stored = set()
+def intervals_of(page: str, text: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Each interval of a page as it is printed, behind its place."""
+    heading = ""
+    for block in re.split(r"\n\n|\n(?=- |#)", re.sub(r"```.*?```", "", text, flags=re.DOTALL)):
+        lines = block.strip().splitlines()
+        if block.lstrip().startswith("#"):
+            heading = lines[0].lstrip("# ")
+        if heading == OF_A_PROMPT:
+            continue
+        if lines and lines[0].startswith("|"):
+            columns, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)
+            for row in rows:
+                for k, cell in enumerate(row):
+                    name = " ".join(row[: 1 + (columns[1] == "layers")])
+                    for n, found in enumerate(INTERVAL.findall(cell)):
+                        yield f"{page}: {heading}, {len(columns)} columns: {name}: {k} {columns[k]} {n}", found
+        else:
+            joined = " ".join(" ".join(lines).split())
+            for n, found in enumerate(INTERVAL.findall(joined)):
+                yield f"{page}: {heading}: {joined[:40]}: {n}", found
+
+
+def of_heads() -> Iterator[tuple[str, Three]]:
+    """The intervals of heads.txt, by the line, the one before that begins a list, and the number in the line."""
+    part = ""
+    for line in (DOCS / "gemma3" / "heads.txt").read_text().splitlines():
+        if not line.startswith(" "):
+            part = line
+        for n, found in enumerate(INTERVAL.findall(line)):
+            label = INTERVAL.split(line)[0].strip()
+            yield f"heads.txt, {part}, {label}, {n}", tuple(map(float, found))  # type: ignore[misc]
+
+
+def stored() -> dict[str, Three]:
+    """Every stored number and its ends, by its file and what stands in its row beside them."""
+    found = dict(of_heads())
     for path in (DOCS / "gemma3").glob("*.csv"):
         with path.open() as file:
-            ends = [
-                (float(row["value"]), float(row["low"] or 0), float(row["high"] or 0)) for row in csv.DictReader(file)
-            ]
-        for digits in range(4):
-            stored |= {tuple(sorted(f"{abs(x):.{digits}f}" for x in three)) for three in ends}
-    listed = (DOCS / "gemma3" / "heads.txt").read_text()
-    stored |= {tuple(sorted(map(printed, found))) for found in INTERVAL.findall(listed)}
-    page = re.sub(rf"{OF_A_PROMPT}.*?(?=\n# |\n## |\Z)", "", text_of("gemma3"), flags=re.DOTALL)
-    found = INTERVAL.findall(page)
-    assert len(found) > 150
-    assert [three for three in found if tuple(sorted(map(printed, three))) not in stored] == []
+            for row in csv.DictReader(file):
+                ends = (float(row.pop("value")), float(row.pop("low") or 0), float(row.pop("high") or 0))
+                settings = [value for key, value in row.items() if key not in ("interval", "n", "label")]
+                found[", ".join([path.name, *settings])] = ends
+    return found
+
+
+def as_printed(three: Three, sign: int, like: tuple[str, ...]) -> tuple[str, ...]:
+    """A stored number and its ends with the digits and the signs with which the page has them."""
+    digits = len(like[0].partition(".")[2])
+    value, low, high = three if sign > 0 else (-three[0], -three[2], -three[1])
+    return tuple(f"{x:.{digits}f}" for x in (value, low, high))
+
+
+def plain(like: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(number.replace(",", "").lstrip("+") for number in like)
+
+
+def wrong(pages: dict[str, str]) -> list[str]:
+    """Places whose interval is not that of the stored number that is named for them."""
+    with (Path(__file__).parent / "gemma3_intervals.csv").open() as file:
+        named = {row["place"]: row for row in csv.DictReader(file)}
+    numbers, found = stored(), []
+    for page, text in pages.items():
+        for place, like in intervals_of(page, text):
+            row = named.pop(place, None)
+            if row is None or as_printed(numbers[row["stored"]], int(row["sign"]), like) != plain(like):
+                found.append(place)
+    return found + [f"not on the page: {place}" for place in named]
+
+
+def texts() -> dict[str, str]:
+    return {page: (DOCS / f"{page}.md").read_text() for page in PAGES}
+
+
+def test_every_interval_is_of_the_stored_number_of_its_place() -> None:
+    assert wrong(texts()) == []
+    assert sum(1 for page, text in texts().items() for _ in intervals_of(page, text)) > 250
+
+
+def test_a_wrong_row_and_a_wrong_sign_are_found() -> None:
+    sign = "-0.022 (-0.031 to -0.013)"
+    pages = texts()
+    heads = pages["gemma3_heads"]
+    rows = [line for line in heads.splitlines() if line.startswith(("| 32,768 |", "| 49,152 |"))]
+    cells = [line.split("|")[4:] for line in rows]
+    swapped = heads.replace("|".join(cells[0]), "\0").replace("|".join(cells[1]), "|".join(cells[0]))
+    swapped = swapped.replace("\0", "|".join(cells[1]))
+    assert len(wrong(pages | {"gemma3_heads": swapped})) == 10
+    assert heads.count(sign) == 2
+    assert len(wrong(pages | {"gemma3_heads": heads.replace(sign, "+0.022 (+0.013 to +0.031)")})) == 2
+
+
+def of_distance(measure: str, at_rest: str = "none") -> dict[int, float]:
+    places = [f"distance.csv, {d}, {at_rest}, {measure}" for d in (64, 16_384, 32_768, 49_152)]
+    return {int(place.split(", ")[1]): stored()[place][0] for place in places}
+
+
+def test_what_rest_gives_back_and_what_it_does_not() -> None:
+    left, kept, logit = of_distance("target"), of_distance("target", "lowest:0.375"), of_distance("logit over the mean")
+    shares = [100 * (kept[d] - left[d]) / (left[64] - left[d]) for d in (32_768, 49_152)]
+    text = " ".join(texts()["gemma3_heads"].split())
+    assert "gives back {:.0f} % and {:.0f} % of what is lost".format(*shares) in text
+    assert (
+        f"of a weight of {left[64]:.2f} at 64 tokens {left[32_768]:.2f} is left at 32,768 and {left[49_152]:.2f}"
+        in text
+    )
+    near, *far = logit.values()
+    assert min(far) > near  # it never falls to its value near by
+    assert "{:.1f} nats at 64 tokens, {:.1f} at 16,384, {:.1f} at 32,768 and {:.1f} at".format(near, *far) in text
+    n_keys = (49_152 + 64) / (64 + 64)
+    assert f"{int(n_keys)} times the keys, {math.log(n_keys):.0f} nats" in text

@@ -107,11 +107,12 @@ def table_of_contrasts() -> list[str]:
 
 
 def table_less_control() -> list[str]:
-    return [
-        f"| {theta:,} | {d:,} | {difference(effect(theta, d), 0 * control(theta))} "
-        f"| {difference(control(theta), 0 * control(theta))} | {apart(effect(theta, d), control(theta))} | {printed(p)} |"
-        for (theta, d), (_, p) in less_control().items()
-    ]
+    rows = []
+    for (theta, d), (_, p) in less_control().items():
+        mine, theirs = effect(theta, d), control(theta)
+        cells = [f"{theta:,}", f"{d:,}", *(difference(one, 0 * one) for one in (mine, theirs))]
+        rows.append(f"| {' | '.join(cells)} | {apart(mine, theirs)} | {printed(p)} |")
+    return rows
 
 
 def row_of_near_and_far(theta: int, p: float) -> str:
