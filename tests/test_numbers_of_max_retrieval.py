@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
-from helpers_stored import check_claim, check_listed
+from helpers_stored import check_claim, check_listed, text_of
 from results.max_retrieval import ASKED, SETTINGS, distances, gains, heads, slope, welch
-from results.stored import Array
+from results.stored import DOCS, Array
 
 from roundround.analysis.intervals import holm
 from roundround.papers.max_retrieval import PAPER, P
@@ -69,6 +71,15 @@ def test_what_the_layers_lose() -> None:
     weights, network = (single_distances("nothing", metric) for metric in (BY_WEIGHT, "accuracy"))
     numbers.append(f"in {(weights > network).sum()} of {len(weights)}")
     check_claim("max_retrieval_heads", "By the weights alone", numbers)
+
+
+def test_the_end_of_the_fit_of_the_first_training() -> None:
+    outcomes = json.loads((DOCS / "reproduction" / "outcomes.json").read_text())
+    (figure,) = [one for one in outcomes if one["name"] == "softmax.fig5"]
+    held = {one["what"]: one["ours"] for one in figure["comparisons"]}["beta, held at the ends of the fit, at 6 nats"]
+    quartic = np.polynomial.Polynomial([-3.26589, 7.02409, -2.3796, -0.0381044, 0.126853])
+    (end,) = [x.real for x in (quartic - held).roots() if abs(x.imag) < 1e-9 and 2 < x.real < 4]
+    assert f"(with the first fit {held:.2f}, from {end:.2f} nats on)" in " ".join(text_of("max_retrieval").split())
 
 
 def test_every_claim_of_the_page_is_checked() -> None:

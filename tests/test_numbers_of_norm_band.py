@@ -40,7 +40,9 @@ def ratio(lengths: tuple[int, ...] = LENGTHS) -> str:
 def scatter(trained: str) -> tuple[float, float]:
     """Share of the strongest pair, and deviation of ln wavelength within a model; mean, asked bases, L = 256."""
     shares = [of_layers("share_of_strongest_pair", theta, 256, trained).mean() for theta in ASKED]
-    logs = [np.log(of_layers("wavelength_of_strongest_pair", theta, 256, trained)).std(1).mean() for theta in ASKED]
+    logs = [
+        np.log(of_layers("wavelength_of_strongest_pair", theta, 256, trained)).std(1, ddof=1).mean() for theta in ASKED
+    ]
     return float(np.mean(shares)), float(np.mean(logs))
 
 
@@ -61,9 +63,10 @@ def test_the_band_follows_the_trained_length() -> None:
     assert abs(slopes(10_000).mean() - 1) + half_width(slopes(10_000)) < 0.5
 
 
-def test_the_base_has_no_part_in_it() -> None:
-    assert abs(log_ratios().mean()) + half_width(log_ratios()) < np.log(2)
-    check_claim("norm_band", "The base has no part", [ratio(), *(ratio((length,)) for length in LENGTHS)])
+def test_no_part_of_the_base_is_seen_at_two_lengths() -> None:
+    told = [bool(abs(of.mean()) + half_width(of) < np.log(2)) for of in (log_ratios((n,)) for n in LENGTHS)]
+    assert told == [False, True, True]
+    check_claim("norm_band", "No part of the base", [ratio(), *(ratio((length,)) for length in LENGTHS)])
 
 
 def test_place_of_the_band() -> None:
@@ -95,7 +98,7 @@ def test_controls() -> None:
 
 def test_training_makes_the_band() -> None:
     (share, spread), (share_before, spread_before) = scatter("yes"), scatter("no")
-    numbers = [f"{share_before:.2f} before and {share:.2f} after", f"{spread_before:.1f} to {spread:.1f}"]
+    numbers = [f"{share_before:.2f} before and {share:.2f} after", f"{spread_before:.1f} to {spread:.2f}"]
     check_claim("norm_band", "Training makes it", numbers)
 
 
