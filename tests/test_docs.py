@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
+import statistics
 from pathlib import Path
 from types import ModuleType
 
@@ -69,6 +71,12 @@ def test_the_numbers_of_the_table_of_results_stand_on_the_pages_that_it_names() 
         first = ROOT / "docs" / place
         pages = "".join(path.read_text() for path in [first, *first.parent.glob(f"{first.stem}_*.md")])
         assert [n for n in re.findall(r"\d+\.\d+", row[2]) if n not in pages] == [], place
+
+
+def test_a_seed_of_the_standard_set_takes_the_hours_of_the_table_of_results() -> None:
+    files = (ROOT / "roundround" / "standings" / "v1" / "default").glob("*.json")
+    minutes = [made["minutes"] for file in files for made in json.loads(file.read_text())["made"]]
+    assert f"| {statistics.median(minutes) / 60:.1f} a seed |" in (ROOT / "docs" / "results.md").read_text()
 
 
 def test_every_page_that_code_and_yamls_name_is_there() -> None:

@@ -7,7 +7,18 @@ import pytest
 from helpers_stored import check_claim, check_listed, text_of
 from results.encodings_by_normalisers import COLUMNS, CROSSED, LENGTHS, crossed
 from results.stored import Array, stored
-from results.table2 import FIRST, MORE_TURNING, TURNING, excludes_zero, forty, nats, resting, sweep
+from results.table2 import (
+    FIRST,
+    MORE_TURNING,
+    TURNING,
+    excludes_zero,
+    forty,
+    in_nats,
+    nats,
+    p_of_differences,
+    resting,
+    sweep,
+)
 from scipy import stats
 
 from roundround.analysis.intervals import half_width, holm
@@ -32,7 +43,11 @@ def test_adaptive_temperature_in_training() -> None:
     check_claim(
         "encodings_by_normalisers",
         "Trained with it",
-        ["{:.2f} nats ({:.2f} to {:.2f})".format(*cells[1]), "{:.2f} ({:.2f} to {:.2f})".format(*cells[2])],
+        [
+            "{:.2f} nats ({:.2f} to {:.2f})".format(*cells[1]),
+            "{:.2f} ({:.2f} to {:.2f})".format(*cells[2]),
+            f"(p {cells[1][3]:.2f} and {cells[2][3]:.2f})",
+        ],
     )
 
 
@@ -72,6 +87,7 @@ def test_what_the_crossing_does_not_show() -> None:
 
 # -- table2.md
 
+CORPORA, PLACES = ("tinystories", "wikitext2"), ("on TinyStories", "here")
 MARGIN = 0.0048  # nats per token, 0.75-RoPE before RoPE on Wikipedia
 
 
@@ -115,11 +131,15 @@ def test_nope_and_a_quarter_are_worse() -> None:
 
 def test_fast_pairs_count() -> None:
     found = apart("tinystories", "p_rope_reversed", 256, 2048)
+    p = p_of_differences(sweep("tinystories"))["p_rope_reversed", 256]
     assert all(one.low > 0 for one in found)
     check_claim(
         "table2",
         "The four fastest pairs matter most",
-        [f"costs {found[0].nats:.2f} nats within it", f"and {found[1].nats:.2f} at eight"],
+        [
+            f"costs {found[0].nats:.2f} nats within it (p 0.02, {p:.2f} after Holm",
+            f"and {found[1].nats:.2f} at eight",
+        ],
     )
 
 
@@ -171,11 +191,33 @@ def test_fast_pairs_count_again() -> None:
     )
 
 
+def test_what_is_told_after_holm() -> None:
+    told = {corpus: {place for place, p in p_of_differences(sweep(corpus)).items() if p < 0.05} for corpus in CORPORA}
+    assert told["wikitext2"] == {("p_rope_reversed", 1024), ("p_rope_reversed", 2048)}
+    assert {pe for pe, _ in told["tinystories"]} == {"nope", "rope_500k", "p_rope_reversed", "p_rope_25"}
+
+
+def test_slower_pairs_within_the_training_context() -> None:
+    apart_by = [
+        in_nats(sweep(corpus), "p_rope_25", 256) - in_nats(sweep(corpus), "p_rope_reversed", 256) for corpus in CORPORA
+    ]
+    assert [bool(abs(one.mean()) > half_width(one)) for one in apart_by] == [True, False]
+    numbers = " and ".join(f"{nats(one, bold=False)} {where}" for one, where in zip(apart_by, PLACES, strict=True))
+    check_claim("table2", "Whether the twelve slower pairs", [numbers])
+
+
+def rise_less_rope(corpus: str) -> Array:
+    """How much more the loss of theta 500,000 rises from 256 to 2,048 tokens than RoPE's."""
+    mine, theirs = (in_nats(sweep(corpus), pe, 2048) - in_nats(sweep(corpus), pe, 256) for pe in ("rope_500k", "rope"))
+    return mine - theirs
+
+
 def test_not_confirmed() -> None:
     quarter, partial, slow = (apart("wikitext2", pe) for pe in ("p_rope_25", "partial_rope", "rope_500k"))
     assert not any(excludes_zero(one) for one in (*quarter, *partial, *slow))
     assert all(one.nats > 0 for one in (*quarter, *partial[1:], *slow[1:]))
     assert outside("wikitext2") == set()
+    there, here = (rise_less_rope(corpus) for corpus in CORPORA)
     ends_of = [(min(one.nats for one in some), max(one.nats for one in some)) for some in (partial[1:], slow[1:])]
     check_claim(
         "table2",
@@ -184,6 +226,8 @@ def test_not_confirmed() -> None:
             "+{:.2f} to +{:.2f} nats for 0.25-RoPE".format(*(float(end) for end in ends(quarter).split(" to "))),
             "{:.2f} to +{:.2f} for the partial one".format(*ends_of[0]),
             "{:.2f} to +{:.2f} for theta 500,000".format(*ends_of[1]),
+            f"by {nats(here, bold=False)}, p {stats.ttest_1samp(here, 0).pvalue:.3f}",
+            f"there by {nats(there, bold=False)}",
         ],
     )
 

@@ -23,14 +23,21 @@ from results.patterns import (
     dropped,
     interval,
     of,
-    p_of,
+    p_of_differences,
     rated,
     settings,
 )
-from results.rope_plane import POINTS, measured_points, on_plane, table_of_plane, table_of_plane_rates
-from results.stored import Array
+from results.rope_plane import (
+    POINTS,
+    measured_points,
+    on_plane,
+    p_of_plane,
+    table_of_plane,
+    table_of_plane_rates,
+)
+from results.stored import Array, family
 
-from roundround.analysis.intervals import holm
+from roundround.analysis.intervals import paired_p
 
 MARGIN = 0.02  # nats per byte, written in conf/experiment/rope before the runs
 
@@ -71,6 +78,12 @@ def test_models_are_better_than_unigrams() -> None:
     check_claim("patterns", "every model here is far better", ["3.09 nats per byte", "bytes 2.29, of triples 1.75"])
 
 
+def test_what_is_told_after_holm() -> None:
+    told = {place for place, p in p_of_differences().items() if p < 0.05}
+    assert told == {(("uniform", "nope", "rms"), n) for n in (256, 512)}
+    assert len(p_of_differences()) == 44
+
+
 def test_windows_take_away_the_rise() -> None:
     windowed = [rise(*one)[0] for one in settings() if one[0] == "local_global"]
     plain, normalised = (apart(f"windows - uniform, RoPE{name}", 1024)[0] for name in NORM_NAMES.values())
@@ -79,8 +92,11 @@ def test_windows_take_away_the_rise() -> None:
     assert normalised[2] < 0
     check_claim(
         "patterns",
-        "Windows take away",
+        "Windows seem to take away",
         [
+            "p {:.3f} after Holm with p-RoPE, {:.3f} with RoPE".format(
+                *(p_of_differences()[("local_global", pe, "none"), 1024] for pe in ("p_rope_25", "rope"))
+            ),
             f"loses {size(rise('uniform', 'rope', 'none')).replace(' (', ' nats (')}",
             f"and {size(rise('uniform', 'rope', 'rms'))} with normalised",
             f"by {min(windowed):+.3f} to {max(windowed):+.3f} nats",
@@ -117,12 +133,10 @@ def test_encodings_of_the_global_layer() -> None:
     clear = [(name, n) for name, found in pairs.items() for n, (_, low, high) in zip(LENGTHS, found, strict=True)
              if low > 0 or high < 0]  # fmt: skip
     assert clear == [("NoPE - RoPE in the global layer", 512), ("NoPE - RoPE in the global layer", 1024)]
-    ahead, p, corrected = [], [], []
-    for name, length in clear:
-        of_pairs = p_of([tuple(of(setting, length) for setting in contrasts()[pair]) for pair in pairs])
-        ahead.append(-apart(name, length)[0][0])
-        p.append(of_pairs[list(pairs).index(name)])
-        corrected.append(holm(of_pairs)[list(pairs).index(name)])
+    both = {(name, n): tuple(of(setting, n) for setting in contrasts()[name]) for name in pairs for n in LENGTHS}
+    corrected = [family(both)[place] for place in clear]
+    p = [float(paired_p(*(arm[:, None] for arm in both[place]))[0][0]) for place in clear]
+    ahead = [-apart(*place)[0][0] for place in clear]
     plain, normalised = (pairs[f"p-RoPE - RoPE in the global layer{norm}"][0] for norm in NORM_NAMES.values())
     numbers = [
         f"by {ahead[0]:.3f} nats at 512 bytes and by {ahead[1]:.3f} at 1,024",
@@ -184,14 +198,13 @@ def test_the_common_rate_is_best() -> None:
     assert len(of(one, 128, 0.006)) == 3
     behind = of(one, 128, 0.006) - of(one, 128)
     numbers = [f"seed 1 by {-behind[0]:.3f} nats", f"behind by {behind[1]:.3f} and {behind[2]:.3f}"]
-    common, by_rule = {}, {}
-    others = settings()[1:]
-    for found, rate in ((common, COMMON), (by_rule, 0.006)):
-        pairs = [(of(other, 1024, rate if other == one else COMMON), of(BASELINE, 1024)) for other in others]
-        found.update(zip(others, holm(p_of(pairs)), strict=True))
-    bare, windowed = ("uniform", "p_rope_25", "rms"), ("local_global", "rope", "none")
-    numbers += [f"would be {by_rule[bare]:.3f} after Holm in place of {common[bare]:.3f}"]
-    numbers += [f"windows with RoPE {by_rule[windowed]:.3f} in place of {common[windowed]:.3f}"]
+    pairs = {
+        (other, n): (of(other, n, 0.006 if other == one else COMMON), of(BASELINE, n))
+        for other in settings()[1:]
+        for n in LENGTHS
+    }
+    told = [{place for place, p in found.items() if p < 0.05} for found in (p_of_differences(), family(pairs))]
+    assert told[0] == told[1]
     check_claim("patterns", "The common rate is the best", ["eleven of the twelve", *numbers])
 
 
@@ -303,6 +316,11 @@ def test_points_within_the_trained_length() -> None:
     assert nope[0] > max(mean for mean, *_ in found.values())
     numbers = [f"by {nope[0]:.3f} nats", f"by {found['pythia'][0]:.3f} and {found['qwen3_next'][0]:.3f},"]
     check_claim("rope_plane", "Within the trained length NoPE alone", numbers)
+
+
+def test_nope_alone_is_told_from_llama_2() -> None:
+    assert {place for place, p in p_of_plane().items() if p < 0.05} == {("nope", 128), ("nope", 256)}
+    assert len(p_of_plane()) == 36
 
 
 def test_slower_pairs_in_full_ladders() -> None:

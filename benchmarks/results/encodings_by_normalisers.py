@@ -7,8 +7,8 @@ from functools import partial
 
 import numpy as np
 
-from results.stored import DOCS, Values
-from roundround.analysis.intervals import half_width, holm, paired_p
+from results.stored import DOCS, Values, family
+from roundround.analysis.intervals import half_width
 
 NAMES = {"nope": "NoPE", "rope": "RoPE", "p_rope": "0.75-RoPE", "p_rope_25": "0.25-RoPE"}
 
@@ -25,12 +25,15 @@ LENGTHS = (256, 512, 1024, 2048)
 
 
 def crossed(softmax: str, length: int) -> list[tuple[float, float, float, float]]:
-    """Of each encoding the difference from its softmax, the ends of the interval, p after Holm over the 16."""
-    every = [(pe, name) for pe in NAMES for name in COLUMNS]
-    mine, theirs = (np.array([CROSSED[pe, s or name, length] for pe, name in every]).T for s in ("", "softmax"))
-    p = holm(paired_p(mine, theirs)[0].tolist())
-    mean, half = (mine - theirs).mean(0), half_width(mine - theirs)
-    return [(mean[n], mean[n] - half[n], mean[n] + half[n], p[n]) for n, (_, s) in enumerate(every) if s == softmax]
+    """Of each encoding the difference from its softmax, the ends of the interval, p after Holm over all 64."""
+    cells = [(pe, name, n) for n in LENGTHS for pe in NAMES for name in COLUMNS]
+    p = family({(pe, name, n): (CROSSED[pe, name, n], CROSSED[pe, "softmax", n]) for pe, name, n in cells})
+    found = []
+    for pe in NAMES:
+        values = CROSSED[pe, softmax, length] - CROSSED[pe, "softmax", length]
+        mean, half = float(values.mean()), float(half_width(values))
+        found.append((mean, mean - half, mean + half, p[pe, softmax, length]))
+    return found
 
 
 def table_at(length: int) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from results.stored import Array, Values, difference, seeds, share, stored
+from results.stored import Array, Values, difference, family, seeds, share, stored
 
 REPEAT = stored("length/repeat", "pe")
 COPY = stored("length/copy", "pe", "softmax")
@@ -40,6 +40,29 @@ def solved(task: str, length: int, metric: str = "exact_match") -> tuple[Array, 
 def each(values: Array) -> str:
     """All seeds, or one number where they print alike."""
     return seeds(values) if len({*seeds(values).split()}) > 1 else f"{values[0]:.2f}"
+
+
+BEYOND = (24, 30, 32, 40)  # symbols, of copying and of repetition
+
+
+def p_of_copying() -> dict[tuple[str, str, int], float]:
+    """Exact match of each normaliser against the softmax, over all encodings and lengths beyond the trained ones."""
+    cells = [(pe, s, n) for pe, s, metric, n in COPY if s != "softmax" and metric == "exact_match" and n in BEYOND]
+    return family(
+        {cell: tuple(COPY[cell[0], s, "exact_match", cell[2]] for s in (cell[1], "softmax")) for cell in cells}
+    )
+
+
+def p_of_repetition() -> dict[tuple[str, int], float]:
+    """Exact match of NoPE against each other encoding, over all lengths beyond the trained ones."""
+    cells = [(pe, n) for pe, metric, n in REPEAT if pe != "nope" and metric == "exact_match" and n in BEYOND]
+    return family({(pe, n): tuple(REPEAT[one, "exact_match", n] for one in ("nope", pe)) for pe, n in cells})
+
+
+def p_of_sorting(metric: str) -> dict[tuple[str, int], float]:
+    """ASEntmax against the softmax, over all rates and lengths beyond the trained ones."""
+    names = ("as_entmax_nape", "softmax")
+    return family({(rate, n): tuple(SORT[s, rate, metric, n] for s in names) for rate in RATES for n in (32, 64)})
 
 
 def row_of_solved(task: str, length: int) -> str:

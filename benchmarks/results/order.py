@@ -60,7 +60,7 @@ def table_of_losses() -> list[str]:
     for setting, own in losses.items():
         cells = ["", ""]
         if setting != "nope":
-            cells = [difference(own, losses["nope"], 3), printed(by_setting[setting])]
+            cells = [difference(own, losses["nope"], 3, np.inf), printed(by_setting[setting])]
         rows.append(f"| {NAMES[setting]} | {mean(own)} | {' | '.join(cells)} |")
     return rows
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from results.stored import Array, stored
-from roundround.analysis.intervals import half_width, holm, paired_p
+from results.stored import Array, family, stored
+from roundround.analysis.intervals import half_width
 
 LENGTHS = (128, 256, 512, 1024)  # the first is the trained one
 
@@ -50,11 +48,6 @@ def interval(mine: Array, theirs: Array) -> tuple[float, float, float]:
     return mean, mean - half, mean + half
 
 
-def p_of(pairs: list[tuple[Array, Array]]) -> list[float]:
-    mine, theirs = (np.array(values).T for values in zip(*pairs, strict=True))
-    return paired_p(mine, theirs)[0].tolist()
-
-
 def cell(mine: Array, theirs: Array, p: float = 1.0) -> str:
     mean, low, high = interval(mine, theirs)
     text = f"{mean:+.3f} ({low:+.3f} to {high:+.3f})"
@@ -65,16 +58,18 @@ def table_of_means() -> list[str]:
     return [f"| {name_of(one)} | {' | '.join(f'{of(one, n).mean():.3f}' for n in LENGTHS)} |" for one in settings()]
 
 
-def table_of_differences() -> list[str]:
+def p_of_differences() -> dict[tuple[Setting, int], float]:
+    """After Holm's correction over all settings and lengths."""
     others = [one for one in settings() if one != BASELINE]
-    p = {  # after Holm's correction over the settings at one length
-        length: holm(p_of([(of(one, length), of(BASELINE, length)) for one in others])) for length in LENGTHS
-    }
+    return family({(one, n): (of(one, n), of(BASELINE, n)) for one in others for n in LENGTHS})
+
+
+def table_of_differences() -> list[str]:
+    p = p_of_differences()
     return [
-        f"| {name_of(one)} | "
-        + " | ".join(cell(of(one, length), of(BASELINE, length), p[length][k]) for length in LENGTHS)
-        + " |"
-        for k, one in enumerate(others)
+        f"| {name_of(one)} | {' | '.join(cell(of(one, n), of(BASELINE, n), p[one, n]) for n in LENGTHS)} |"
+        for one in settings()
+        if one != BASELINE
     ]
 
 

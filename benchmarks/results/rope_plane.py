@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from results.patterns import COMMON, LENGTHS, RATES, cell, p_of
-from results.stored import Array, stored
-from roundround.analysis.intervals import holm
+from results.patterns import COMMON, LENGTHS, RATES, cell
+from results.stored import Array, family, stored
 
 PLANE = stored("rope_plane/plane", "pe", "optim.lr")
 
@@ -30,16 +29,19 @@ def measured_points() -> list[str]:
     return [pe for pe in POINTS if len(PLANE.get((pe, str(COMMON), "nats_per_token", LENGTHS[0]), ())) == 3]
 
 
+def p_of_plane() -> dict[tuple[str, int], float]:
+    """Of each point against the first, after Holm's correction over all points and lengths."""
+    base, *others = measured_points()
+    return family({(pe, n): (on_plane(pe, n), on_plane(base, n)) for pe in others for n in LENGTHS})
+
+
 def table_of_plane() -> list[str]:
-    base = measured_points()[0]
-    others = [pe for pe in measured_points() if pe != base]
-    p = {length: holm(p_of([(on_plane(pe, length), on_plane(base, length)) for pe in others])) for length in LENGTHS}
+    base, *others = measured_points()
+    p = p_of_plane()
     first = f"| {POINTS[base]}, nats | {' | '.join(f'{on_plane(base, length).mean():.3f}' for length in LENGTHS)} |"
     return [first] + [
-        f"| {POINTS[pe]} | "
-        + " | ".join(cell(on_plane(pe, length), on_plane(base, length), p[length][k]) for length in LENGTHS)
-        + " |"
-        for k, pe in enumerate(others)
+        f"| {POINTS[pe]} | {' | '.join(cell(on_plane(pe, n), on_plane(base, n), p[pe, n]) for n in LENGTHS)} |"
+        for pe in others
     ]
 
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Hashable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from roundround.analysis.intervals import half_width
+from roundround.analysis.intervals import half_width, holm, paired_p
 from roundround.analysis.load import rows_of
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "results"
 Array = NDArray[np.float64]
+Cell = TypeVar("Cell", bound=Hashable)
 Values = dict[tuple[str | int, ...], Array]  # by the settings, the metric (and the task) and the length: [S]
 
 
@@ -36,9 +39,21 @@ def share(values: Array) -> str:
     return f"{mean:.2f} ±{half:.2f}" if mean - half >= 0 and mean + half <= 1 else seeds(values)
 
 
-def difference(values: Array, baseline: Array, digits: int = 2) -> str:
+def difference(values: Array, baseline: Array, digits: int = 2, most: float = 1.0) -> str:
+    """The mean difference and its interval, cut at what is possible: a difference of shares is at most 1."""
     mean, half = (values - baseline).mean(), float(half_width(values - baseline))
-    return f"{mean:+.{digits}f} ({mean - half:.{digits}f} to {mean + half:.{digits}f})"
+    low, high = max(mean - half, -most), min(mean + half, most)
+    return f"{mean:+.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
+
+
+def family(pairs: Mapping[Cell, tuple[Array, Array]]) -> dict[Cell, float]:
+    """p of each paired difference after Holm's correction over all cells (docs/results/method.md).
+
+    A cell at a floor or a ceiling, where no value of either arm differs from the others, is no member.
+    """
+    members = {cell: pair for cell, pair in pairs.items() if any(np.ptp(arm) > 0 for arm in pair)}
+    p = [float(paired_p(mine[:, None], theirs[:, None])[0][0]) for mine, theirs in members.values()]
+    return dict(zip(members, holm(p), strict=True))
 
 
 def printed(p: float) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from results.stored import DOCS, Array, Values, stored
+from results.stored import DOCS, Array, Values, family, stored
 from roundround.analysis.intervals import half_width
 from roundround.analysis.load import rows_of
 from roundround.papers.figures import own as table2
@@ -62,15 +62,30 @@ def perplexity_table(sweep: pd.DataFrame) -> str:
     return markdown_table(["encoding", *columns(sweep)], rows)
 
 
+def in_nats(sweep: pd.DataFrame, encoding: str, length: int) -> Array:
+    return np.log(sweep[length, encoding].to_numpy())
+
+
+def p_of_differences(sweep: pd.DataFrame) -> dict[tuple[str, int], float]:
+    """Of each encoding against RoPE, after Holm's correction over all encodings and lengths."""
+    cells = [(pe, n) for pe in encodings(sweep) if pe != BASELINE for n in lengths(sweep)]
+    return family({(pe, n): (in_nats(sweep, pe, n), in_nats(sweep, BASELINE, n)) for pe, n in cells})
+
+
 def difference_table(sweep: pd.DataFrame, pairs: Sequence[tuple[str, str]] | None = None) -> str:
     """Markdown: differences in nats with 95 % intervals, those that exclude 0 in bold, and the paper's two.
 
-    pairs: (A, B), a row A - B for each; None for every encoding against RoPE.
+    pairs: (A, B), a row A - B for each; None for every encoding against RoPE, with a star where p after Holm is below
+    0.05.
     """
+    p = p_of_differences(sweep) if pairs is None else {}
     pairs = [(name, BASELINE) for name in encodings(sweep) if name != BASELINE] if pairs is None else pairs
     rows = []
     for encoding, baseline in pairs:
-        cells = [difference_cell(difference(sweep, encoding, baseline, length)) for length in lengths(sweep)]
+        cells = [
+            difference_cell(difference(sweep, encoding, baseline, n)) + " *" * (p.get((encoding, n), 1.0) < 0.05)
+            for n in lengths(sweep)
+        ]
         known = {encoding, baseline} <= PAPER.keys()
         theirs = [f"{nats:+.4f}" for nats in paper_difference(encoding, baseline)] if known else ["", ""]
         named = (PAPER.get(name, (name,))[0] for name in (encoding, baseline))
