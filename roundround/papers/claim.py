@@ -247,7 +247,7 @@ written down with this rule, from what the papers claim; most numbers of the pag
 - *{NOT_TOLD_APART}*: in every other case, or if the number has no known interval.
 
 An item gets the verdict of its worst number, in the order *{AGREES}*, *{SIGN_AGREES}*, *{NOT_TOLD_APART}*,
-*{DIFFERS}*. It is *{NOT_TESTED}* if another pretrained model stands in for the paper's, or if the exact match of
+*{DIFFERS}*. It is *{NOT_TESTED}* if another model stands in for the paper's, or if the exact match of
 a task is below {LEARNED} within its trained lengths; *{DRAWN}* if a sketch or a listing is compared with itself;
 *{NOT_RUN}* otherwise. Only *{DIFFERS}* makes `roundround reproduce` end with exit code 1.
 """
