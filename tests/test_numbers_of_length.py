@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import numpy as np
+import pytest
 from helpers_stored import check_claim, check_listed, text_of
 from results.length import (
     CELLS,
@@ -339,6 +340,16 @@ def test_algorithms_beyond_the_trained_lengths() -> None:
     beyond = [CLRS[s, "all", "exact_match", n].mean() for s, _, metric, n in CLRS if metric == "exact_match" and n > 8]
     assert max(beyond) < 0.025
     check_claim("length", "No whole answer is right much beyond", [])
+
+
+@pytest.mark.parametrize("page", ["length", "needles", "distance", "language_tasks"])
+def test_intervals_of_shares_lie_within_what_is_possible(page: str) -> None:
+    """Differences of shares within -1 and 1, shares within 0 and 1: docs/results/method.md."""
+    ends = re.findall(r"\(([-+]?\d\.\d+) to ([-+]?\d\.\d+)\)", text_of(page))
+    assert len(ends) > 10
+    assert all(abs(float(end)) <= 1 for both in ends for end in both)
+    halves = re.findall(r"(?<![\d.])(\d\.\d+) ±(\d\.\d+)", text_of(page))
+    assert all(float(mean) - float(half) >= 0 and float(mean) + float(half) <= 1 for mean, half in halves)
 
 
 def test_every_bold_sentence_with_a_number_is_checked_here() -> None:
