@@ -1,0 +1,47 @@
+"""The families of docs/results/method.md have as many members as the pages' tables are corrected for."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from helpers_stored import text_of
+from results import distance, encodings_by_normalisers, length, needles, patterns, rope_plane, table2
+from results.stored import difference, family
+
+FAMILIES = {
+    "table2": [len(table2.p_of_differences(table2.sweep("tinystories")))],
+    "distance": [len(distance.contrasts()), len(distance.less_control())],
+    "encodings_by_normalisers": [
+        len(encodings_by_normalisers.NAMES)
+        * len(encodings_by_normalisers.COLUMNS)
+        * len(encodings_by_normalisers.LENGTHS)
+    ],
+    "patterns": [
+        len(patterns.p_of_differences()),
+        len(patterns.LENGTHS) * sum("in the global layer" in name for name in patterns.contrasts()),
+    ],
+    "rope_plane": [len(rope_plane.p_of_plane())],
+    "length_copying": [len(length.p_of_repetition()), len(length.p_of_copying())],
+    "needles": [len(needles.contrasts(8_192))],
+}
+
+
+@pytest.mark.parametrize("page", FAMILIES)
+def test_members_of_a_family(page: str) -> None:
+    (members,) = re.findall(rf"^\| \[[^|]*\]\({page}\.md\) \|.*\| ([\d, ]+) \|$", text_of("method"), re.M)
+    assert [int(number) for number in members.split(", ")] == FAMILIES[page]
+
+
+def test_a_floor_and_a_ceiling_are_no_members() -> None:
+    zeros, ones, mixed = np.zeros(3), np.ones(3), np.array([0.0, 0.5, 1.0])
+    p = family(
+        {"floor": (zeros, zeros), "ends": (ones, zeros), "one varies": (mixed, zeros), "both": (mixed, 1 - mixed)}
+    )
+    assert list(p) == ["one varies", "both"]
+
+
+def test_an_interval_of_shares_is_cut() -> None:
+    assert difference(np.array([0.0, 0.0, 0.889]), np.zeros(3), 3) == "+0.296 (-0.979 to 1.000)"
+    assert difference(np.array([0.0, 0.0, 2.0]), np.zeros(3), 1, np.inf) == "+0.7 (-2.2 to 3.5)"
