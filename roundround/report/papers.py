@@ -24,6 +24,7 @@ from roundround.papers.claim import (
     DIFFERS,
     FAILS,
     HOLDS,
+    JUDGED,
     NOT_RUN,
     RULE,
     SHOWN,
@@ -148,12 +149,16 @@ PAPERS = {
 }
 HEAD = """# The papers' figures and tables, made again
 
-This page is written by `roundround reproduce --write-docs` from what was run; do not edit it. `roundround reproduce`
-lists the same, `roundround reproduce NAME` makes an item again by the other verbs, and `roundround reproduce all` makes
-everything that the machine can make. A figure of Gemma or Llama uses their weights if they are in the cache of the
-Hugging Face hub; otherwise it uses another model (`model=`), and says so. That model is here Gemma 3 270M, whose
-weights were once rounded to 4 bits ([gemma3.md](gemma3.md)).
+This page is written by `roundround reproduce --write-docs` from what was run; do not edit it. `roundround reproduce
+NAME` makes an item again, `roundround reproduce` lists what each needs. A figure of Gemma or Llama uses their weights
+if they are in the cache of the Hugging Face hub; otherwise it uses another model, here Gemma 3 270M
+([gemma3.md](gemma3.md)).
+
+An item's name links to its figure. Pairs are counted from 1. [outcomes.json](reproduction/outcomes.json), written by
+the same command, has all numbers of all items; below the tables are the three with the worst verdicts of each judged
+item.
 """
+ON_PAGE = 3  # the number of a judged item's numbers on the page
 
 
 def needs(item: Figure) -> str:
@@ -286,36 +291,27 @@ def write_docs(items: Mapping[str, Figure], found: Mapping[str, tuple[Entry, Pat
 
 
 def page_of(items: Mapping[str, Figure], entries: Mapping[str, Entry]) -> str:
-    """The page of all items, in Markdown."""
+    """The page of all items, in Markdown: a row for each item, and a section for each item that is judged."""
     parts = [HEAD, f"\n**{summary(items, entries)}**\n\n", RULE, f"\nWritten by version {__version__}.\n"]
     for paper, title in PAPERS.items():
         of_paper = {name: item for name, item in items.items() if name.startswith(f"{paper}.")}
-        rows = [
-            (f"`{name}`", item.shows, needs(item), item.published, *last_of(entries.get(name)))
-            for name, item in of_paper.items()
-        ]
-        parts += [
-            f"\n## {title}\n\n",
-            markdown_table(("item", "shows", "needs", "published", "ours", "verdict"), rows),
-        ]
-        parts += [section(name, item, entries.get(name)) for name, item in of_paper.items()]
+        rows = []
+        for name, item in of_paper.items():
+            entry = entries.get(name)
+            linked = f"[`{name}`](reproduction/{entry.figure}.svg)" if entry and entry.figure else f"`{name}`"
+            rows.append((linked, item.shows, last_of(entry)[1], item.published, entry.ours if entry else ""))
+        parts += [f"\n## {title}\n\n", markdown_table(("item", "shows", "verdict", "published", "ours"), rows)]
+        parts += [section(entries[name]) for name in of_paper if name in entries and entries[name].verdict in JUDGED]
     return "".join(parts)
 
 
-def section(name: str, item: Figure, entry: Entry | None) -> str:
-    """One item: command, remark, numbers, figure."""
-    if entry is None:
-        return f"\n### {name}: {NOT_RUN}\n\n{item.shows[0].upper()}{item.shows[1:]}. It needs {needs(item)}.\n"
-    parts = [f"\n### {name}: {entry.verdict}\n\n{item.shows[0].upper()}{item.shows[1:]}.\n"]
-    if entry.untested:
-        parts.append(f"\nNot tested: {entry.untested}.\n")
-    if entry.remark:
-        parts.append(f"\n{entry.remark}\n")
-    command = f"roundround reproduce {name}" + ("" if entry.is_the_papers else f" model={entry.model}")
-    parts.append(f"\n    {command}{f'    # {item.command}' if item.command else ''}\n")
-    if entry.comparisons:
-        rows = [(c.what, with_error(c), number(c.published), interval(c), c.verdict) for c in entry.comparisons]
-        parts += ["\n", markdown_table(("number", "ours", "paper", "agrees if", "verdict"), rows)]
-    if entry.figure is not None:
-        parts.append(f"\n![{name}](reproduction/{entry.figure}.svg)\n")
-    return "".join(parts)
+def section(entry: Entry) -> str:
+    """A judged item: its remark, and those of its numbers that decide its verdict, from the worst verdict on."""
+    judged = sorted((c for c in entry.comparisons if c.is_judged), key=lambda c: -JUDGED.index(c.verdict))
+    published = {c.what: f"; paper: {number(c.published)}" for c in judged if c.published is not None}
+    lines = [
+        f"- {c.what}: {with_error(c)} ({interval(c)}{published.get(c.what, '')}): {c.verdict}\n"
+        for c in judged[:ON_PAGE]
+    ]
+    counts = count_verdicts(c.verdict for c in judged)
+    return f"\n### {entry.name}: {entry.verdict}\n\n{entry.remark} Judged: {counts}.\n\n{''.join(lines)}"

@@ -14,6 +14,7 @@ import pytest
 import torch
 from conftest import ROOT
 from omegaconf import OmegaConf
+from safetensors.numpy import save_file
 from scipy import stats
 
 from roundround import papers
@@ -164,6 +165,18 @@ def test_a_fit_is_judged_with_the_interval_of_its_seeds(tmp_path: Path) -> None:
     assert fitted(tmp_path, seeds).verdict == "agrees"
     assert fitted(tmp_path, seeds, scale=1.5).verdict == "differs"
     assert fitted(tmp_path, []).verdict == "not told apart"  # some seed had too few points
+
+
+@pytest.mark.parametrize("name", ["softmax.fig2", "softmax.fig6"])
+def test_the_sets_of_one_head_are_no_sample_of_heads(tmp_path: Path, name: str) -> None:
+    """32 sets on which one head does all that the paper says, without spread."""
+    weights = {}
+    for n in PAPER:
+        for softmax, on_largest in (("softmax", 0.9), ("adaptive_temperature", 0.95)):
+            weights[f"{softmax}.{n}"] = np.full((32, 16), on_largest if n < 4096 else on_largest / 100, np.float32)
+    save_file(weights, tmp_path / "attention.safetensors")
+    found = FIGURES[name].make(lambda *_: tmp_path, None)
+    assert {c.verdict for c in found.comparisons} == {found.verdict} == {"not told apart"}
 
 
 # -- table 2

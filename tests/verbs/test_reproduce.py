@@ -22,10 +22,13 @@ from roundround.papers.claim import (
     Finding,
     Subject,
     at_least,
+    at_most,
     figures_of,
+    near,
     newest_entries,
     newest_of,
     read_entries,
+    shown,
 )
 from roundround.records.run import Invocation
 from roundround.report import papers as report
@@ -63,8 +66,12 @@ def test_an_item_is_made_listed_and_written_down(
     written = roundround("reproduce", "--write-docs")
     assert written.out.strip() == str(tmp_path / "docs" / "reproduction.md")
     page = (tmp_path / "docs" / "reproduction.md").read_text()
-    assert "### rope.fig1: drawn" in page
-    assert "### rope.fig2: not run\n\nAligned vectors" in page
+    assert (
+        "| [`rope.fig1`](reproduction/rope.fig1.svg) | one frequency suffices to attend to the token before | drawn |"
+        in page
+    )
+    assert "| `rope.fig2` | aligned vectors decay with distance, Gaussian ones do not | not run |" in page
+    assert "### rope.fig" not in page
     assert "33 figures and tables: drawn 1, not run 32." in page
     assert (tmp_path / "docs" / "reproduction" / "rope.fig1.svg").is_file()
 
@@ -95,7 +102,7 @@ def test_what_this_machine_has_not_made_stays_on_the_page(
     roundround("reproduce", "rope.fig9", "outputs=another")
     written = roundround("reproduce", "--write-docs", "outputs=another")
     page = Path(written.out.strip()).read_text()
-    assert "### rope.fig1: drawn" in page
+    assert "to the token before | drawn |" in page
     assert "### rope.fig9: agrees" in page
     assert {path.name for path in folder.glob("*.svg")} == {"rope.fig1.svg", "rope.fig9.svg"}
     assert str(tmp_path) not in (folder / "outcomes.json").read_text()
@@ -124,6 +131,29 @@ def test_the_page_of_the_checkout_was_written_by_the_program() -> None:
     assert entries
     page = (ROOT / "docs" / "results" / "reproduction.md").read_text(encoding="utf-8")
     assert page == report.page_of(FIGURES, entries), "roundround reproduce --write-docs writes it"
+    assert len(page.split()) <= 2_500
+
+
+def test_the_page_has_the_numbers_that_decide_a_verdict() -> None:
+    numbers = [
+        near("a", 1, 1, 1, 1),
+        at_least("b", 1, 0),
+        at_most("c", 1, 0),
+        *[near("d", 2, 1, 1, 1)] * 5,
+        shown("e", 3),
+    ]
+    found = Finding(numbers)
+    entry = Entry("rope.fig1", found.verdict, "", numbers, "As drawn.", "", None, True, [], None, 0.0, "")
+    section = (
+        report.page_of(FIGURES, {"rope.fig1": entry}).partition("### rope.fig1: differs\n\n")[2].partition("\n\n## ")[0]
+    )
+    assert section.splitlines() == [
+        "As drawn. Judged: agrees 6, sign agrees 1, differs 1.",
+        "",
+        "- c: 1 (at most 0): differs",
+        "- b: 1 (at least 0): sign agrees",
+        "- a: 1 (from 0 to 2; paper: 1): agrees",
+    ]
 
 
 def test_the_other_pages_say_the_counts_of_the_page() -> None:

@@ -469,7 +469,7 @@ def token_norms(run: RunVerb, subject: Subject, named: NamedHead) -> Finding:
                 as_printed(f"{what}: norm of the first token", first, published_first, 0.1 * published_first),
             ]
     strongest = ", ".join(str(pair + 1) for pair in np.argsort(-found.arrays["query_norms"].T[:, 1:].mean(1))[:3])
-    summary = f"{found.words}; strongest pairs of queries, counted from 1: {strongest}"
+    summary = f"{found.words}; strongest pairs: {strongest}"
     return Finding(comparisons, panels, found.remark + NO_PROMPT, summary)
 
 
@@ -744,7 +744,7 @@ FIGURES |= {
     f"rope.fig{n}": of_model(
         "gemma-7b",
         f"Gemma 7B: norms of {named.label} ({named.pattern}), token by token",
-        f"strongest pairs of queries, counted from 1: {strongest}",
+        f"strongest pairs of queries: {strongest}",
         partial(token_norms, named=named),
     )
     for n, named, strongest in (
