@@ -81,7 +81,9 @@ def test_every_cell_of_the_table_of_claims_is_a_verdict_and_names_where_it_was_f
         _, *cells, _ = (cell.strip() for cell in row.strip("|").split("|"))
         assert len(cells) == 4
         for cell in cells:
-            assert re.match(r"-$|not (tested|run)$|\[(yes|no|no clear difference|differs|not tested)\]\(results/", cell), cell
+            assert re.match(
+                r"-$|not (tested|run)$|\[(yes|no|no clear difference|differs|not tested)\]\(results/", cell
+            ), cell
 
 
 def test_a_seed_of_the_standard_set_takes_the_hours_of_the_table_of_results() -> None:

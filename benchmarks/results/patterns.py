@@ -1,4 +1,4 @@
-"""The tables of docs/results/patterns.md and patterns_drope.md."""
+"""The tables of docs/results/patterns.md."""
 
 from __future__ import annotations
 
@@ -22,8 +22,6 @@ PATTERNS = stored("patterns/patterns", "pattern", "pe", "qk_norm", "optim.lr")
 Setting = tuple[str, str, str]
 
 BASELINE: Setting = ("uniform", "rope", "none")
-
-DROPE = stored("patterns/drope", "qk_norm", "method")
 
 
 def of(setting: Setting, length: int, rate: float = COMMON) -> Array:
@@ -141,36 +139,10 @@ def table_of_chosen() -> list[str]:
     return rows
 
 
-METHODS = {
-    "rope": "RoPE, as trained",
-    "yarn": "the same with YaRN",
-    "rope_continued": "60 more steps with RoPE",
-    "dropped": "60 more steps without position (DroPE)",
-}
-
-
-def dropped(method: str, length: int, norm: str = "none") -> Array:
-    """Of a method by length; YaRN's factor is the length over the trained one, at which it is RoPE itself."""
-    method = "rope" if (method, length) == ("yarn", LENGTHS[0]) else method
-    return DROPE[norm, method, "nats_per_token", length]
-
-
-def table_of_drope() -> list[str]:
-    means = [
-        f"| {name}, nats | {' | '.join(f'{dropped(method, n).mean():.3f}' for n in LENGTHS)} |"
-        for method, name in METHODS.items()
-    ]
-    return means + [
-        f"| DroPE - {METHODS[other]} | {' | '.join(cell(dropped('dropped', n), dropped(other, n)) for n in LENGTHS)} |"
-        for other in ("yarn", "rope", "rope_continued")
-    ]
-
-
 TABLES = {
     "means": table_of_means,
     "differences": table_of_differences,
     "contrasts": table_of_contrasts,
     "rates": table_of_rates,
     "chosen": table_of_chosen,
-    "drope": table_of_drope,
 }
