@@ -79,6 +79,7 @@ FLAGS = [
     ("--show-completion", "print the script that completes with TAB"),
     HELP,
 ]
+MOST_EXPERIMENTS = 5  # in the help of a verb
 PARAGRAPHS = r"[ \n](?=(?:Contrast|Margin|Expected|Found)\b)"  # in the comment of an experiment's yaml
 SENTENCES = r"(?<=[.?]) (?=[A-Z])"
 ROTATION = "rotates {} pairs of a head of 64 channels; the slowest of them turns once in {} tokens"
@@ -427,7 +428,12 @@ def print_verb(verb: Verb, words: list[str]) -> None:
         lines += ["", "Groups and their options: GROUP=OPTION"]
         for group, option in chosen.items():
             lines += rows([(f"{group}={option}", groups[group][1] or GROUPS.get(group, ""))], widest=20)
-            lines += wrapped(", ".join(offered(verb, group, config_dir)), 6)
+            names = offered(verb, group, config_dir)
+            if group == "experiment" and len(names) > MOST_EXPERIMENTS:  # the first of each folder
+                few = {name.partition("/")[0]: name for name in reversed(names)}
+                shown = sorted(few.values())[:MOST_EXPERIMENTS]
+                names = [*shown, f"and {len(names) - len(shown)} more: roundround list experiment"]
+            lines += wrapped(", ".join(names), 6)
         placed = {group: option for group, (option, _) in groups.items() if "@" in group}
         for node, members in groupby(placed, key=lambda group: group.rpartition(".")[0]):
             names = [group.rpartition(".")[2] for group in members]

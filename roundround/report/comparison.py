@@ -125,6 +125,19 @@ def summary(found: Comparison, curves: Sequence[dict[str, Any]]) -> dict[str, An
 # -- tables
 
 
+def what_differs(found: Comparison) -> list[Table]:
+    """A table of the settings in which two runs differ; none if there are more or fewer than two runs."""
+    models = {model.origin: model for group in found.groups for model in group.models}
+    settings = [model.settings | {"seed": model.seed} for model in models.values()]
+    if len(models) != 2:
+        return []
+    first, second = settings
+    keys = sorted(key for key in first | second if first.get(key) != second.get(key))
+    rows = [[Cell(key), format_cell(first.get(key)), format_cell(second.get(key))] for key in keys]
+    names = ["/".join(Path(origin).parts[-2:]) for origin in models]
+    return [Table("what differs", ["setting", *names], rows, names=1)] if rows else []
+
+
 def by_metric(records: Iterable[Record]) -> dict[str, list[Record]]:
     """The records of each metric of each verb, by the title of their table."""
     found: dict[str, list[Record]] = {}

@@ -62,6 +62,20 @@ def test_a_sweep_of_somebody_is_compared_with_what_evaluated_it(
     assert "differ in" not in done.err
 
 
+def test_two_runs_begin_with_what_differs_between_them(crossed: Path, roundround: Callable[..., Done]) -> None:
+    runs = [f"outputs/train/{name}" for name in ("rope-softmax-1", "nope-softmax-2")]
+    done = roundround("compare", *runs)
+    table = done.out.partition("perplexity")[0]
+    rows = {
+        line.split()[0]: {*line.split()[1:]} for line in table.splitlines() if line.startswith(" ") and line.strip()
+    }
+    assert table.startswith("what differs")
+    assert (rows["pe"], rows["seed"]) == ({"rope", "nope"}, {"1", "2"})
+    assert "softmax" not in rows
+    assert "what differs" in (done.directory / "comparison.md").read_text()
+    assert "what differs" not in roundround("compare", *runs, "outputs/train/rope-softmax-3").out
+
+
 def test_it_leaves_results_tables_and_figures(crossed: Path, roundround: Callable[..., Done]) -> None:
     done = roundround("compare", "outputs", "baseline=[pe=rope,softmax=softmax]")
     assert done.code == 0, done.err

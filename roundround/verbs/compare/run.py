@@ -44,16 +44,18 @@ def show(
 ) -> None:
     """Write files, print the tables or a document, and print remarks to standard error."""
     sheets, left_out = comparison.sheets(records)
+    differing = comparison.what_differs(found)
     sentences = findings(comparison.telling(records))
     documents = {
         "csv": comparison.as_csv(found.table),
-        "markdown": comparison.markdown(sentences, sheets, found.remarks),
+        "markdown": comparison.markdown(sentences, [*differing, *sheets], found.remarks),
         "latex": comparison.latex(sentences, sheets, found.remarks),
         "json": json.dumps(found.table, indent=2, default=str) + "\n",
     }
     for name, ending in {"csv": "csv", "markdown": "md", "latex": "tex"}.items():
         write_atomically(run.directory / f"comparison.{ending}", documents[name])
     if config.format == "table":
+        print_table(*(table.rich() for table in differing), on_output=True)
         for sentence in sentences:
             print_paragraph(sentence)
         if sys.stdout.isatty():
