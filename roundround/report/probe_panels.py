@@ -208,7 +208,7 @@ def arrays_for_script(files: RunFiles, heads: Sequence[ProbedHead], places: Sequ
     if "key" in norms:
         found["keys"] = keys_of(probe)
     if "frequencies" in probe:
-        found["frequencies"] = [[short(float(g), 4) for g in g_P] for g_P in probe["frequencies"]]
+        found["frequencies"] = [[short(float(g), 7) for g in g_P] for g_P in probe["frequencies"]]
     if "distances" in probe:
         found["distances"] = [int(d) for d in probe["distances"].tolist()]
     found["parts"] = {}
