@@ -490,8 +490,8 @@ def perplexities(run: RunVerb) -> Finding:
         untested="made of a model of a million parameters, not of Gemma 2B",
         remark=f"{len(SEEDS)} seeds; differences are paired by seed, in nats per token, with 95 % t intervals. The six "
         "differences from RoPE at the training context stand beside the paper's on Wikipedia; the error of its single "
-        "runs is not known. docs/results/table2.md says what these seeds show and which published differences lie "
-        "within their intervals, and table2_turning.md what resting costs if the pairs turn as far as in the paper.",
+        "runs is not known. docs/results/table2.md says what these seeds show, which published differences lie "
+        "within their intervals, and what resting costs if the pairs turn as far as in the paper.",
     )
 
 
