@@ -22,8 +22,6 @@ from results import (
     needles,
     norm_band,
     order,
-    patterns,
-    rope_plane,
     table2,
 )
 from results.stored import DOCS
@@ -39,8 +37,6 @@ PAGES = {
     "needles": needles,
     "norm_band": norm_band,
     "order": order,
-    "patterns": patterns,
-    "rope_plane": rope_plane,
     "table2": table2,
 }
 TABLE = re.compile(r"(<!-- rows: (\S+) -->\n\|.*\n\|.*\n)((?:\|.*\n)+)")

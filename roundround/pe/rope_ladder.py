@@ -20,7 +20,7 @@ class RoPELadder(RotaryEncoding):
     g_k = (2 pi / slowest_wavelength)^(k / (m - 1)), k = 0 .. m - 1, m = int(p * head_dim // 2), and 0 beyond
 
     Frequencies as in Su et al. 2021, arXiv:2104.09864, with two free numbers, p and the slowest wavelength: RoPE,
-    p-RoPE and partial RoPE are special cases (docs/results/rope_plane.md).
+    p-RoPE and partial RoPE are special cases.
 
     `slowest_wavelength`: the number of tokens in which the slowest rotating pair turns once, at least 2 pi.
     `of_length`: the trained length for which this number was chosen; null for the model's own. If the model's
