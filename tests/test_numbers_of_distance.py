@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
 from helpers_stored import check_claim, check_listed, text_of
 from results.distance import (
-    DISTANCES,
     FAR,
     NEAR,
     NEW,
@@ -43,49 +41,44 @@ def test_without_the_seeds_that_were_run_again() -> None:
         assert (apart if n > 2 else f"{apart[:-1]}; two seeds)") in text_of("distance")
 
 
-def told(places: list[tuple[int, int]], among: dict[tuple[int, int], tuple[str, float]] | None = None) -> list[str]:
-    return [f"{apart}, p {printed(p)}" for apart, p in ((among or contrasts())[place] for place in places)]
+def told(places: list[tuple[int, int]], among: dict[tuple[int, int], tuple[str, float]]) -> list[str]:
+    return [f"{apart}, p {printed(p)}" for apart, p in (among[place] for place in places)]
 
 
 def test_beyond_the_quarter_turn_rope_fails_and_half_at_rest_does_not() -> None:
     places = [(1_000, 1_024), (10_000, 2_032)]
     rope, half = ([mean(VALUES[theta, p, 2048, d]) for theta, d in places] for p in (1, 0.5))
-    numbers = [f"in {rope[0]} of the cases", f"in {rope[1]}, where", f"{half[0]} and {half[1]} of the same searches"]
-    check_claim(
-        "distance", "At bases 1,000 and 10,000 RoPE no longer", numbers + told(places) + told(places, less_control())
-    )
+    numbers = [f"{rope[0]} and {rope[1]} of its answers", f"{half[0]} and {half[1]} are."]
+    check_claim("distance", "At bases 1,000 and 10,000 RoPE no longer", numbers + told(places, less_control()))
     assert all(found[place][1] < 0.05 for place in places for found in (contrasts(), less_control()))
 
 
 def test_rope_breaks_well_before_the_quarter_turn_at_one_base() -> None:
     places = [(10_000, 384), (500_000, 2_032), (1_000, 64)]
-    check_claim("distance", "Well before that turn", told(places[:2]) + told(places, less_control()))
     assert [contrasts()[place][1] < 0.05 for place in places] == [True, True, False]
     assert [less_control()[place][1] < 0.05 for place in places] == [False, True, False]
-    assert [round(quarter_turn(theta, 1) / d) for theta, d in places[:2]] == [4, 15]  # a quarter, a fifteenth
+    check_claim("distance", "Well before that turn", ["500,000 alone"])
 
 
 def test_the_length_alone_does_harm_at_one_base() -> None:
     harm = {theta: control(theta) for theta in (1_000, 10_000, 500_000)}
     assert [bool(abs(one.mean()) > half_width(one)) for one in harm.values()] == [True, False, False]
     first, *others = (difference(one, 0 * one) for one in harm.values())
-    check_claim("distance", "The length alone does harm", [f"is {first}.", " and ".join(others)])
+    check_claim("distance", "The length alone does harm", [f"control is {first}.", " and ".join(others)])
 
 
 def test_at_base_100_the_seeds_differ_too_much() -> None:
-    (one, p_one), (other, p_other) = (contrasts()[100, d] for d in (16, 256))
+    assert all(contrasts()[100, d][1] > 0.05 for d in (16, 256))
     unsolved = {place: int((VALUES[*place, 128, None] < 0.99).sum()) for place in SETTINGS}
-    numbers = [one, f"{other}, p {p_one:.3f} for both", f"{unsolved[100, 1]} of the 5 runs of RoPE and"]
-    assert f"{p_one:.3f}" == f"{p_other:.3f}"
+    numbers = [f"{unsolved[100, 1]} of the 5 runs of RoPE and"]
     check_claim("distance", "At base 100", [*numbers, f"{unsolved.pop((100, 0.75))} of p = 0.75"])
     assert sum(unsolved.values()) == unsolved[100, 1]
 
 
-def test_without_position_length_does_harm_and_distance_none() -> None:
+def test_without_position_distance_does_little_or_no_harm() -> None:
     near, far = at(10_000, 0, NEAR), at(10_000, 0, FAR)
     assert -0.1 < (far - near).mean() - half_width(far - near) < 0 < (far - near).mean() + half_width(far - near)
     numbers = [f"{mean(near)} is right near", f"{mean(far)} far away ({difference(far, near)})"]
-    numbers += [f"{mean(VALUES[10_000, 0, 128, None])}."]
     check_claim("distance", "Without position", numbers)
 
 
@@ -98,23 +91,11 @@ def test_a_search_lasts_where_all_that_turns_turns_a_quarter_within_training() -
         "distance",
         "A search lasts where",
         [
-            f"change by {min(last):+.2f} to {max(last):+.2f} from near to far",
+            f"change by {min(last):+.2f} to {max(last):+.2f} from 4",
             f"lose {min(lost):.2f} to {max(lost):.2f}",
         ],
     )
     assert (len(last), len(lost)) == (8, 5)
-
-
-def test_rope_breaks_at_the_quarter_turn_of_the_first_pair_that_makes_it_beyond_training() -> None:
-    turns, falls = [], []
-    for theta in (1_000, 10_000, 500_000):
-        turns.append(min(turn for k in range(1, 5) if (turn := quarter_turn(theta, k / 4)) > 128))
-        near = np.mean([VALUES[theta, 1, 2048, d] for d in DISTANCES if d <= turns[-1] / 2], axis=0)
-        beyond = VALUES[theta, 1, 2048, min(d for d in DISTANCES if d >= turns[-1])]
-        assert (beyond - near).mean() + half_width(beyond - near) < 0
-        falls.append(f"{mean(near)} to {mean(beyond)}")
-    places = "{:,.0f} tokens at base 1,000, {:,.0f} at 10,000, {:,.0f} at 500,000".format(*turns)
-    check_claim("distance", "RoPE breaks at the quarter turn", [places, *falls])
 
 
 def test_new_bases_lose_more_where_a_pair_turns_a_quarter_beyond_training() -> None:
@@ -124,20 +105,15 @@ def test_new_bases_lose_more_where_a_pair_turns_a_quarter_beyond_training() -> N
         assert len(near) == 5  # all have solved their own lengths
         change[theta] = far - near
     old, new = change[3_000], change[30_000]
+    turns = [f"{quarter_turn(theta, 0.75):,.0f}" for theta in change]
     p_value = float(paired_p(new[:, None], old[:, None])[0][0])
-    check_claim("distance", "The search loses more", [f"{difference(new, old)}, p {p_value:.3f}"])
+    check_claim(
+        "distance",
+        "The search loses more",
+        [f"{difference(new, old)}, p {p_value:.3f}", f"3,000: {difference(old, 0 * old)}", *turns],
+    )
     assert (new - old).mean() + half_width(new - old) > -0.1 > old.mean() - half_width(old)
 
 
-def test_a_quarter_turn_just_within_training_may_not_be_enough() -> None:
-    here, there, back = (VALUES[3_000, 0.75, 2048, d] for d in (64, 256, 384))
-    numbers = [f"{mean(here)} is right at 64", f"{mean(there)} at 256 ({difference(there, here)})"]
-    slowest = max(quarter_turn(*place) for place in SETTINGS if place[1] < 1 and quarter_turn(*place) <= 128)
-    numbers += [f"{mean(back)} at 384", f"within {slowest:.0f} of the 128"]
-    check_claim("distance", "A quarter turn just within", numbers)
-
-
 def test_every_claim_of_the_page_is_checked() -> None:
-    rules = ["The rule", "Added to the rule", "The new rule"]
-    not_claims = ["The task", "The models", *rules, "This suggests how", "A task of search alone"]
-    check_listed("distance", __file__, not_claims)
+    check_listed("distance", __file__, ["The rule", "Changed after"])

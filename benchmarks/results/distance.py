@@ -15,8 +15,6 @@ SETTINGS = [(theta, p) for theta in (100, 1_000, 10_000, 500_000) for p in (1, 0
     (10_000, 0),
 ]
 
-SHOWN = (4, 16, 64, 128, 256, 512, 1024, 2032)
-
 DISTANCES = (4, 8, 16, 32, 64, 96, 128, 256, 384, 512, 768, 1_024, 1_536, 2_032)
 
 NEW = [(3_000, 0.75), (30_000, 0.75)]
@@ -55,10 +53,6 @@ def quarter_turn(theta: float, p: float) -> float:
     return float(np.pi / 2 * theta ** ((4 * p - 1) / 4))
 
 
-def named(theta: int, p: float) -> str:
-    return "no position" if p == 0 else "fastest pair alone" if p == 0.25 else f"{theta:,}, p = {p}"
-
-
 def contrasts() -> dict[tuple[int, int], tuple[str, float]]:
     """The differences of the rule as the page prints them, and their p after Holm."""
     pairs = [(VALUES[theta, 1, 2048, d], VALUES[theta, 0.5, 2048, d]) for theta, d in CONTRASTS]
@@ -90,46 +84,17 @@ def apart(mine: Array, theirs: Array) -> str:
     return f"**{difference(mine, theirs)}**" if away else difference(mine, theirs)
 
 
-def row_by_distance(theta: int, p: float) -> str:
-    cells = [mean(VALUES[theta, p, 128, None]), *(mean(VALUES[theta, p, 2048, d]) for d in SHOWN)]
-    return f"| {named(theta, p)} | {' | '.join(cells)} |"
-
-
 def table_of_contrasts() -> list[str]:
     rows = []
     for (theta, d), (_, p) in contrasts().items():
         mine, theirs = VALUES[theta, 1, 2048, d], VALUES[theta, 0.5, 2048, d]
         quarter = quarter_turn(theta, 1)
-        side = "before" if d < quarter else "beyond"
-        cells = [f"{theta:,}", f"{quarter:,.0f}", f"{d:,}, {side}", mean(mine), mean(theirs)]
-        rows.append(f"| {' | '.join(cells)} | {apart(mine, theirs)} | {printed(p)} |")
+        cells = [f"{theta:,}, {quarter:,.0f}", f"{d:,}, {'before' if d < quarter else 'beyond'}"]
+        left = "-"
+        if (theta, d) in less_control():
+            left = f"{apart(effect(theta, d), control(theta))}, {printed(less_control()[theta, d][1])}"
+        rows.append(f"| {' | '.join(cells)} | {apart(mine, theirs)}, {printed(p)} | {left} |")
     return rows
 
 
-def table_less_control() -> list[str]:
-    rows = []
-    for (theta, d), (_, p) in less_control().items():
-        mine, theirs = effect(theta, d), control(theta)
-        cells = [f"{theta:,}", f"{d:,}", *(difference(one, 0 * one) for one in (mine, theirs))]
-        rows.append(f"| {' | '.join(cells)} | {apart(mine, theirs)} | {printed(p)} |")
-    return rows
-
-
-def row_of_near_and_far(theta: int, p: float) -> str:
-    near, far = at(theta, p, NEAR), at(theta, p, FAR)
-    turn = f"{quarter_turn(theta, p):,.0f}" if p else "none turns"
-    return f"| {named(theta, p)} | {turn} | {len(near)} | {mean(near)} | {mean(far)} | {apart(far, near)} |"
-
-
-def row_of_new(theta: int, p: float) -> str:
-    near, far = at(theta, p, NEAR), at(theta, p, FAR)
-    return f"| {theta:,} | {quarter_turn(theta, p):,.0f} | {mean(near)} | {mean(far)} | {apart(far, near)} |"
-
-
-TABLES = {
-    "by-distance": lambda: [row_by_distance(*setting) for setting in SETTINGS],
-    "contrasts": table_of_contrasts,
-    "less-control": table_less_control,
-    "near-and-far": lambda: [row_of_near_and_far(*setting) for setting in SETTINGS],
-    "new-bases": lambda: [row_of_new(*setting) for setting in NEW],
-}
+TABLES = {"contrasts": table_of_contrasts}
