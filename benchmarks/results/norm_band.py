@@ -28,17 +28,9 @@ def of_layers(metric: str, theta: int, length: int, trained: str = "yes") -> Arr
     return np.array([[row["value"] for row in rows if row["seed"] == seed] for seed in SEEDS])
 
 
-def row_of(theta: int, length: int) -> str:
-    cells = [f"{theta:,}", str(length)]
-    for trained in ("yes", "no"):
-        if (str(theta), trained, "wavelength_over_trained_length", length) not in CONTEXTS:
-            cells += ["-", "-"]
-            continue
-        values = contexts(theta, length, trained)
-        each = ", ".join(f"{value:.2f}" for value in values)
-        cells += [each, f"{values.mean():.2f}"] if trained == "yes" else [each]
-        cells.append(f"{of_layers('share_of_strongest_pair', theta, length, trained).mean():.2f}")
-    return f"| {' | '.join(cells)} |"
+def row_of(theta: int) -> str:
+    cells = [contexts(theta, length).mean() for length in LENGTHS]
+    return f"| {theta:,} | {' | '.join(f'{cell:.2f}' for cell in cells)} |"
 
 
-TABLES = {"band": lambda: [row_of(theta, length) for theta in BASES for length in LENGTHS]}
+TABLES = {"band": lambda: [row_of(theta) for theta in BASES]}
