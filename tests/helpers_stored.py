@@ -12,7 +12,7 @@ from results.stored import DOCS
 
 
 def text_of(page: str) -> str:
-    """A page and its further parts, such as length.md and length_copying.md."""
+    """A page and its further parts, such as length.md and length_recall.md."""
     return "\n\n".join(path.read_text() for path in [DOCS / f"{page}.md", *sorted(DOCS.glob(f"{page}_*.md"))])
 
 

@@ -19,7 +19,7 @@ FAMILIES = {
         * len(encodings_by_normalisers.COLUMNS)
         * len(encodings_by_normalisers.LENGTHS)
     ],
-    "length_copying": [len(length.p_of_repetition()), len(length.p_of_copying())],
+    "length": [len(length.p_of_repetition()), len(length.p_of_copying())],
     "needles": [len(needles.contrasts(8_192))],
 }
 

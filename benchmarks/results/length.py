@@ -1,17 +1,11 @@
-"""The tables of docs/results/length.md, length_asentmax.md and length_copying.md."""
+"""The tables of docs/results/length.md and length_recall.md."""
 
 from __future__ import annotations
 
-from functools import partial
-
-from results.stored import Array, Values, difference, family, seeds, share, stored
+from results.stored import Array, difference, family, seeds, share, stored
 
 REPEAT = stored("length/repeat", "pe")
 COPY = stored("length/copy", "pe", "softmax")
-
-SORT = stored("length/sort", "softmax", "optim.lr")
-
-REVERSE = stored("length/reverse", "softmax", "optim.lr")
 
 SOLVED = stored("length/solved", "data", "softmax", "optim.lr", "trainer.max_steps")
 
@@ -24,8 +18,6 @@ CLRS = stored("length/clrs_text_small", "softmax", "task")
 ENCODINGS = ("nope", "rope", "p_rope", "alibi", "t5_bias", "learned", "nape")
 
 NORMALISERS = ("softmax", "ssmax", "entmax15", "as_entmax")
-
-RATES = ("0.001", "0.002", "0.004")
 
 CELLS = (("8192", "0.0001"), ("8192", "0.0022"), ("100000", "0.0001"), ("100000", "0.0022"))  # of recall
 
@@ -59,18 +51,9 @@ def p_of_repetition() -> dict[tuple[str, int], float]:
     return family({(pe, n): tuple(REPEAT[one, "exact_match", n] for one in ("nope", pe)) for pe, n in cells})
 
 
-def p_of_sorting(metric: str) -> dict[tuple[str, int], float]:
-    """ASEntmax against the softmax, over all rates and lengths beyond the trained ones."""
-    names = ("as_entmax_nape", "softmax")
-    return family({(rate, n): tuple(SORT[s, rate, metric, n] for s in names) for rate in RATES for n in (32, 64)})
-
-
 def row_of_solved(task: str, length: int) -> str:
     mine, theirs = solved(task, length)
-    cells = [each(theirs), each(mine)]
-    cells += ["-"] if length == 16 else [difference(mine, theirs, 3)] if (mine != theirs).any() else ["0"]
-    cells += [f"{values.mean():.2f}" for values in reversed(solved(task, length, "token_accuracy"))]
-    return f"| {task} | {length} | {' | '.join(cells)} |"
+    return f"| {task}, {length} | {each(theirs)} | {each(mine)} | {difference(mine, theirs, 3)} |"
 
 
 def random_positions(task: str, length: int, metric: str = "exact_match") -> tuple[Array, Array]:
@@ -86,59 +69,23 @@ def of_algorithms(metric: str, length: int, task: str = "all") -> tuple[Array, A
 
 
 def row_of_repetition(name: str, pe: str) -> str:
-    cells = [share(REPEAT[pe, "exact_match", length]) for length in (20, 24, 30, 32, 40)]
+    cells = [share(REPEAT[pe, "exact_match", length]) for length in (20, 30)]
     return f"| {name} | {' | '.join(cells)} |"
 
 
-def table_of_copying(length: int) -> list[str]:
-    encodings = [pe for pe in ENCODINGS if length == 20 or pe != "learned"]
-    return [
-        f"| `{pe}` | {' | '.join(share(COPY[pe, softmax, 'exact_match', length]) for softmax in NORMALISERS)} |"
-        for pe in encodings
-    ]
+def row_of_copying(pe: str) -> str:
+    return f"| `{pe}` | {' | '.join(share(COPY[pe, softmax, 'exact_match', 30]) for softmax in NORMALISERS)} |"
 
 
-def table_of_rates(values: Values, exact: tuple[int, ...], symbols: tuple[int, ...]) -> list[str]:
-    rows = []
-    for softmax in ("softmax", "as_entmax_nape"):
-        for rate in RATES:
-            cells = [share(values[softmax, rate, "exact_match", length]) for length in exact]
-            cells += [share(values[softmax, rate, "token_accuracy", length]) for length in symbols]
-            rows.append(f"| `{softmax}`, {rate[-1]}e-3 | {' | '.join(cells)} |")
-    return rows
+def row_of_algorithms(length: int) -> str:
+    adaptive, plain = of_algorithms("output_match", length)
+    return f"| {length} | {share(plain)} | {share(adaptive)} | {difference(adaptive, plain, digits=3)} |"
 
 
-def row_of_random_positions(task: str, length: int) -> str:
-    drawn, plain = random_positions(task, length)
-    apart = "-" if length == 16 else difference(drawn, plain, 3) if (drawn != plain).any() else "0"
-    cells = [share(plain), share(drawn), apart]
-    cells += [f"{of.mean():.2f}" for of in reversed(random_positions(task, length, "token_accuracy"))]
-    return f"| {task} | {length} | {' | '.join(cells)} |"
-
-
-def row_of_recall(n: str, rate: str) -> str:
-    typed = {"0.0001": "1e-4", "0.0022": "2.2e-3"}[rate]
-    cells = [share(MQAR[n, rate, metric, 64]) for metric in ("token_accuracy", "exact_match")]
-    return f"| {int(n):,}, {typed} | {' | '.join(cells)} |"
-
-
-def row_of_algorithms(metric: str, name: str, length: int) -> str:
-    adaptive, plain = of_algorithms(metric, length)
-    apart = difference(adaptive, plain, digits=3) if (adaptive != plain).any() else "0"
-    return f"| {name}, {length} | {share(plain)} | {share(adaptive)} | {apart} |"
-
-
-REPEATING = {"NoPE": "nope", "ALiBi": "alibi", "T5's bias": "t5_bias", "rotary": "rope", "sinusoidal": "sinusoidal"}
-METRICS = {"output_match": "final answer", "exact_match": "exact match", "token_accuracy": "tokens"}
+REPEATING = {"NoPE": "nope", "ALiBi": "alibi", "T5's bias": "t5_bias"}
 TABLES = {
     "repetition": lambda: [row_of_repetition(*names) for names in REPEATING.items()],
-    **{f"copying-{length}": partial(table_of_copying, length) for length in (20, 30, 40)},
-    "sorting": lambda: table_of_rates(SORT, (16, 32, 64), (32, 64)),
-    "reversal": lambda: table_of_rates(REVERSE, (16, 24, 32), (24, 32, 64)),
-    "solved": lambda: [row_of_solved(task, n) for task in ("sort", "reverse", "copy") for n in (16, 24, 32, 64)],
-    "random-positions": lambda: [
-        row_of_random_positions(task, n) for task in ("copy", "reverse") for n in (16, 20, 24, 32)
-    ],
-    "recall": lambda: [row_of_recall(*cell) for cell in CELLS],
-    "algorithms": lambda: [row_of_algorithms(*one, n) for one in METRICS.items() for n in (4, 8, 10, 12, 16)],
+    "copying-30": lambda: [row_of_copying(pe) for pe in ("alibi", "t5_bias", "nape")],
+    "solved": lambda: [row_of_solved(task, n) for task, n in (("sort", 32), ("reverse", 24), ("copy", 24))],
+    "algorithms": lambda: [row_of_algorithms(n) for n in (10, 12, 16)],
 }

@@ -216,7 +216,7 @@ def test_an_entry_of_comparisons_is_read_back(tmp_path: Path) -> None:
     assert read_entries(tmp_path) == [entry]
 
 
-# -- docs/results/length.md
+# -- docs/results/length.md and length_recall.md
 
 
 @pytest.mark.parametrize(
@@ -245,9 +245,9 @@ def test_a_task_that_was_not_learned_is_not_tested(file: str, begins: str, of: d
         if {"metric": "exact_match", "length": length, **of}.items() <= row.items():
             found.setdefault(row.get("optim.lr", ""), []).append(float(row["value"]))
     learned = max(float(np.mean(values)) for values in found.values()) >= LEARNED
-    lines = (docs / "length.md").read_text(encoding="utf-8").splitlines()
+    lines = [line for name in ("length", "length_recall") for line in (docs / f"{name}.md").read_text().splitlines()]
     (said,) = [line.split("|")[-2].strip() for line in lines if line.startswith(f"| {begins}")]
-    assert said in (*JUDGED, NOT_TESTED)
+    assert said in (*JUDGED, NOT_TESTED, "no clear difference")
     assert learned == (said != NOT_TESTED)
 
 
