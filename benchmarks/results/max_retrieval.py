@@ -1,21 +1,41 @@
-"""The tables of docs/results/max_retrieval_heads.md."""
+"""The tables of docs/results/max_retrieval.md."""
 
 from __future__ import annotations
 
+import json
+
+import numpy as np
 from scipy import stats
 
-from results.stored import DOCS, Array
-from roundround.analysis.intervals import half_width
+from results.stored import DOCS, Array, difference
+from roundround.analysis.intervals import half_width, paired_p
 from roundround.analysis.load import rows_of
 from roundround.papers.max_retrieval import PAPER, SEEDS, P
 from roundround.report import max_retrieval
-from roundround.report.max_retrieval import BY_WEIGHT, Distance, Measured, measured_of
+from roundround.report.max_retrieval import Distance, Measured, measured_of
 
 ROWS = [row for _, row in rows_of(DOCS / "max_retrieval" / "heads.csv")]
 
 SETTINGS = list(dict.fromkeys(row["setting"] for row in ROWS))
 
+SHOWN = (
+    *("nothing", "max_steps=200000", "model.bfloat16_products=true"),
+    *("optim=adamw", "optim.decay_biases=true", "model.scaled_logits=false"),
+)
+
 ASKED = (256, 512, 1024)  # items
+
+TABLE_1 = {
+    one["what"]: one
+    for figure in json.loads((DOCS / "reproduction" / "outcomes.json").read_text())
+    if figure["name"] == "softmax.table1"
+    for one in figure["comparisons"]
+}
+
+FITS = {
+    (row["softmax"], row["n"], row["seed"]): 100 * row["accuracy"]
+    for _, row in rows_of(DOCS / "max_retrieval" / "fitted.csv")
+}
 
 
 def heads(setting: str) -> Measured:
@@ -37,12 +57,51 @@ def gains(setting: str, n: int, metric: str = "accuracy") -> Array:
     return (sharp - plain)[:, found.sizes.index(n)]
 
 
-def welch(setting: str, n: int) -> float:
-    """p of the difference from the paper's gain, whose error follows from its own p."""
-    ours, theirs = gains(setting, n), PAPER[n][1] - PAPER[n][0]
+def welch(ours: float, error: float, n_seeds: int, n: int) -> float:
+    """p of the difference of a gain from the paper's, whose error follows from its own p."""
+    theirs = PAPER[n][1] - PAPER[n][0]
     their_spread = theirs / stats.t(SEEDS - 1).isf(P[n] / 2) * SEEDS**0.5
-    test = stats.ttest_ind_from_stats(ours.mean(), ours.std(ddof=1), len(ours), theirs, their_spread, SEEDS, False)
-    return float(test.pvalue)
+    return float(
+        stats.ttest_ind_from_stats(ours, error * n_seeds**0.5, n_seeds, theirs, their_spread, SEEDS, False).pvalue
+    )
+
+
+def welch_of(setting: str, n: int) -> float:
+    ours = gains(setting, n)
+    return welch(ours.mean(), ours.std(ddof=1) / len(ours) ** 0.5, len(ours), n)
+
+
+def welch_of_table(n: int) -> float:
+    """Of the ten seeds of table 1, whose error follows from their own p."""
+    ours = TABLE_1[f"gain, {n:,} items"]["ours"]
+    error = ours / stats.t(SEEDS - 1).isf(TABLE_1[f"p of the gain, {n:,} items"]["ours"] / 2)
+    return welch(ours, error, SEEDS, n)
+
+
+def row_of_gains(n: int) -> str:
+    accuracy, gain = (TABLE_1[f"{what}, {n:,} items"] for what in ("softmax", "gain"))
+    cells = [
+        f"{one[whose]:.{digits}f}"
+        for one in (accuracy, gain)
+        for whose, digits in (("ours", 2 if one is gain else 1), ("published", 1))
+    ]
+    if gain["published"]:
+        cells += [f"{gain['ours'] - gain['published']:.2f} ±{gain['error']:.2f}", f"{welch_of_table(n):.2g}"]
+    return f"| {n:,} | {' | '.join(cells + [''] * (6 - len(cells)))} |"
+
+
+def fits(name: str) -> Array:
+    """Mean accuracy at sizes beyond the fit, [S]."""
+    return np.array([np.mean([FITS[name, n, seed] for n in (2048, 4096, 8192, 16384)]) for seed in range(5)])
+
+
+def p_of_fits() -> dict[str, float]:
+    others = ("softmax", "adaptive_temperature", "log_n", "hard")
+    return {one: float(paired_p(fits("fitted")[:, None], fits(one)[:, None])[0][0]) for one in others}
+
+
+def row_of_fits(name: str) -> str:
+    return f"| {name} | {fits(name).mean():.1f} | {difference(fits('fitted'), fits(name), 1, np.inf)} |"
 
 
 def slope(setting: str) -> Array:
@@ -53,16 +112,6 @@ def around(values: Array, digits: int) -> str:
     return f"{values.mean():.{digits}f} ±{float(half_width(values)):.{digits}f}"
 
 
-def between(values: Array) -> str:
-    mean, half = values.mean(), float(half_width(values))
-    middle, low, high = (round(float(value), 1) + 0.0 for value in (mean, mean - half, mean + half))  # no -0.0
-    return f"{middle} ({low} to {high})"
-
-
-def gained(setting: str, metric: str = "accuracy") -> str:
-    return ", ".join(f"{round(float(gains(setting, n, metric).mean()), 1) + 0.0:+.1f}" for n in ASKED)
-
-
 def typed(setting: str) -> str:
     return f"`{setting}`" if "=" in setting else setting
 
@@ -70,26 +119,11 @@ def typed(setting: str) -> str:
 def row_of(setting: str) -> str:
     cells = [around(slope(setting), 0), around(heads(setting).of_heads["class_offset_spread"], 4)]
     cells += map(str, distances(setting))
-    cells.append(gained(setting))
-    cells.append(", ".join(f"{welch(setting, n):.2g}" for n in ASKED if n in P))
     return f"| {' | '.join([typed(setting), *cells])} |"
 
 
-def by_weight() -> list[str]:
-    """Settings whose weights were looked at too."""
-    return [name for name in SETTINGS if BY_WEIGHT in heads(name).values["softmax"]]
-
-
-def row_by_weight(setting: str) -> str:
-    cells = [*map(str, distances(setting, BY_WEIGHT))]
-    cells.append(gained(setting, BY_WEIGHT))
-    lost = [gains(setting, n) - gains(setting, n, BY_WEIGHT) for n in ASKED]
-    return f"| {' | '.join([typed(setting), *cells, *map(between, lost)])} |"
-
-
-def table_of_settings() -> list[str]:
-    paper = ", ".join(f"{PAPER[n][1] - PAPER[n][0]:+.1f}" for n in ASKED)
-    return [f"| the paper; an untrained head | 260 | 0.0015 | | | {paper} | |", *map(row_of, SETTINGS)]
-
-
-TABLES = {"settings": table_of_settings, "by-weight": lambda: [row_by_weight(name) for name in by_weight()]}
+TABLES = {
+    "gains": lambda: [row_of_gains(n) for n in P],
+    "fits": lambda: [row_of_fits(name) for name in ("softmax", "adaptive_temperature", "log_n", "hard")],
+    "settings": lambda: [row_of(name) for name in SHOWN],
+}

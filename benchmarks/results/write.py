@@ -33,7 +33,7 @@ PAGES = {
     "gap_counting": gap_counting,
     "language_tasks": language_tasks,
     "length": length,
-    "max_retrieval_heads": max_retrieval,
+    "max_retrieval": max_retrieval,
     "needles": needles,
     "norm_band": norm_band,
     "order": order,

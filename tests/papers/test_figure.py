@@ -251,24 +251,6 @@ def test_a_task_that_was_not_learned_is_not_tested(file: str, begins: str, of: d
     assert learned == (said != NOT_TESTED)
 
 
-# -- docs/results/max_retrieval_settings.md
-
-
-def test_the_gains_beside_the_papers_are_those_that_are_stored() -> None:
-    entries = {entry.name: entry for entry in read_entries(ROOT / "docs" / "results" / "reproduction")}
-    stored = {c.what: c for c in entries["softmax.table1"].comparisons}
-    text = (ROOT / "docs" / "results" / "max_retrieval_settings.md").read_text(encoding="utf-8")
-    table = text.partition("p of the difference (Welch)")[2].partition("\n\n")[0].splitlines()[2:]
-    assert len(table) == len(P)
-    for n, line in zip(P, table, strict=True):
-        items, gain, published, p, paper_p, difference, *_ = (cell.strip() for cell in line.strip("|").split("|"))
-        ours, of_p = stored[f"gain, {n:,} items"], stored[f"p of the gain, {n:,} items"]
-        assert (items, gain, published) == (f"{n:,}", f"{ours.ours:.2f}", f"{ours.published:.1f}")
-        assert (p, paper_p) == (f"{of_p.ours:.2g}", f"{P[n]:g}")
-        expected = f"{ours.ours - (ours.published or 0):.2f} ±{ours.error:.2f}" if ours.published else ""
-        assert difference == expected
-
-
 CONF = ROOT / "conf"
 EXPERIMENT = OmegaConf.load(CONF / "experiment" / "rope" / "table2.yaml")
 

@@ -446,4 +446,4 @@ def test_trained_heads_gain_more_than_heads_with_their_two_numbers() -> None:
     )
     found = np.array([list(simulated(*two, (256, 512, 1024)).values()) for two in zip(slopes, spreads, strict=True)])
     gained = ", ".join(f"{gain:+.1f}" for gain in (found[..., 1] - found[..., 0]).mean(0))
-    assert f"gain {gained} points" in " ".join(text_of("max_retrieval_heads").split())
+    assert f"gain {gained} points" in " ".join(text_of("max_retrieval").split())
