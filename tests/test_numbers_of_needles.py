@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
 from helpers_stored import check_claim, check_listed
 from results.needles import (
     AT_INFERENCE,
     CHOSEN,
-    DISTANCES,
     FAR,
     LONG,
     NAMES,
@@ -19,9 +17,8 @@ from results.needles import (
     at,
     contrasts,
 )
-from results.stored import DOCS, Array, difference, printed
+from results.stored import DOCS, difference, printed
 
-from roundround.analysis.intervals import half_width
 from roundround.analysis.load import rows_of
 
 
@@ -45,28 +42,13 @@ def told(name: str, length: int, of: Settings = CHOSEN) -> tuple[str, str]:
 
 
 def test_by_the_rule_as_entmax_loses_more() -> None:
-    check_claim("needles", "By the rule ASEntmax", [*told("as_entmax_nape", 2_048), *told("as_entmax_nape", 8_192)])
+    check_claim("needles", "By the rule ASEntmax", [", ".join(told("as_entmax_nape", 8_192))])
     assert all(contrasts(length)["as_entmax_nape"][2] < 0.05 for length in (2_048, 8_192))
 
 
-def test_log_n_may_keep_more() -> None:
-    (no_room,) = [mine for mine, theirs in zip(at("log_n", 8_192), at("softmax", 8_192), strict=True) if mine == theirs]
-    check_claim("needles", "Log n may keep", [*told("log_n", 8_192), f"{no_room:.2f} with both"])
-    assert contrasts(8_192)["log_n"][2] > 0.05
-
-
-def test_adaptive_temperature_at_inference_changes_nothing() -> None:
-    apart = [told("adaptive_temperature", length)[0] for length in (2_048, 8_192)]
-    check_claim("needles", "The adaptive temperature at inference", apart)
-    mine, softmax, _ = contrasts(8_192)["adaptive_temperature"]
-    assert (mine == softmax).all()
-
-
-def test_one_is_not_told_apart_and_one_is_not_tested() -> None:
-    check_claim("needles", "SSMax is not told apart", [*told("ssmax", 8_192)])
+def test_one_is_not_tested_and_the_others_show_no_clear_difference() -> None:
     own = at("adaptive_temperature_trained", 128)
-    numbers = [f"{own.mean():.2f} right at 128", f"({own.min():.2f})", told("adaptive_temperature_trained", 8_192)[0]]
-    check_claim("needles", "The adaptive temperature in training is not tested", numbers)
+    check_claim("needles", "The adaptive temperature in training is not tested", [f"({own.min():.2f} at 128"])
     assert [name for name in CHOSEN if name not in AT_INFERENCE and at(name, 128).mean() < 0.99] == [
         "adaptive_temperature_trained"
     ]
@@ -83,41 +65,18 @@ def test_the_same_steps_and_rate_solve_the_trained_length() -> None:
 
 
 def test_with_the_same_steps_and_rate_none_is_told_apart() -> None:
-    apart = {name: told(name, 8_192, SAME) for name in TRAINED}
-    ((_, p),) = {("p", p) for _, p in apart.values()}
     fast, slow = at("softmax", 8_192, of=SAME), at("softmax", 8_192)
     numbers = [f"{slow.mean():.2f} at 1e-2 and {fast.mean():.2f} at 2e-2, {difference(fast, slow)}"]
-    check_claim("needles", "With the same steps and rate", [*(shown for shown, _ in apart.values()), p, *numbers])
+    check_claim("needles", "Rate and steps may explain", numbers)
     assert all(contrasts(length, SAME)[name][2] > 0.05 for name in TRAINED for length in FAR)
 
 
 def test_seeds_differ_more_than_normalisers() -> None:
     lost = {name: sorted(1 - at(name, 8_192, of=SAME)) for name in SAME}
-    assert lost["ssmax"][:2] == [0, 0]
-    numbers = [f"three lose {lost['ssmax'][2]:.2f} to {lost['ssmax'][4]:.2f}"]
-    numbers += [f"{lost[name][0]:.2f} to {lost[name][4]:.2f}" for name in ("softmax", "as_entmax_nape")]
-    check_claim("needles", "Seeds differ more", [number.split(" to ")[1] for number in numbers])
+    numbers = [f"{lost[name][0]:.2f} to {lost[name][4]:.2f}" for name in ("softmax", "as_entmax_nape")]
+    check_claim("needles", "Seeds differ more", numbers)
     means = [at(name, 8_192, of=SAME).mean() for name in SAME]
     assert all(max(of) - min(of) > max(means) - min(means) for of in lost.values())
-
-
-def near_and_far(name: str, of: Settings) -> tuple[Array, Array]:
-    """Exact match at the two nearest and the two farthest places in rows of 8,192 tokens, [S]."""
-    near, far = (
-        np.mean([at(name, 8_192, distance, of) for distance in places], axis=0)
-        for places in (DISTANCES[:2], DISTANCES[3:])
-    )
-    return near, far
-
-
-def test_far_items_are_lost_more() -> None:
-    apart = {name: np.subtract(*near_and_far(name, SAME)[::-1]) for name in SAME}
-    assert [name for name, of in apart.items() if of.mean() + half_width(of) < 0] == ["as_entmax_nape"]
-    near = {name: near_and_far(name, SAME)[0].mean() for name in SAME}
-    assert min(near, key=lambda name: near[name]) == "as_entmax_nape"
-    pairs = [near_and_far(name, SAME) for name in SAME] + [near_and_far("softmax", CHOSEN)]
-    numbers = [difference(far, near) for near, far in pairs]
-    check_claim("needles", "Far items seem", [*numbers, f"({near['as_entmax_nape']:.2f} right)"])
 
 
 def large(**asked: object) -> list[tuple[int, float]]:
@@ -142,7 +101,7 @@ def test_large_as_entmax_is_right_in_all() -> None:
         2_048: [1, 2, 3, 4, 5],
         8_192: [1, 3],
     }
-    check_claim("needles", "ASEntmax stays right", ["five seeds at 512 and 2,048"])
+    check_claim("needles", "ASEntmax stays right", ["five seeds at 512 and 2,048 tokens and of two at 8,192"])
 
 
 def test_large_adaptive_temperature_is_not() -> None:
@@ -155,4 +114,4 @@ def test_large_adaptive_temperature_is_not() -> None:
 
 
 def test_every_claim_of_the_page_is_checked() -> None:
-    check_listed("needles", __file__, ["The task", "The models", "The rule"])
+    check_listed("needles", __file__, ["The rule"])

@@ -38,29 +38,6 @@ def cell(values: Array, sign: str = "") -> str:
     return f"{mean:{sign}.3f} ({mean - half:{sign}.3f} to {mean + half:{sign}.3f})"
 
 
-def table_of_accuracy(found: Stored) -> list[str]:
-    return [
-        f"| {name}, {len(found[pe, 0])} | {' | '.join(cell(found[pe, n].mean(0)) for n in PREFIXES)} |"
-        for pe, name in NAMES.items()
-    ]
-
-
-def table_of_changes(found: Stored) -> list[str]:
-    return [
-        f"| {name} | {' | '.join(cell((found[pe, n] - found[pe, 0]).mean(0), '+') for n in PREFIXES[1:])} |"
-        for pe, name in NAMES.items()
-    ]
-
-
-def table_of_seeds(found: Stored) -> list[str]:
-    """The change from no prefix of each seed."""
-
-    def seeds(pe: str, n: int) -> str:
-        return " ".join(f"{value:+.3f}" for value in (found[pe, n] - found[pe, 0]).mean(1))
-
-    return [f"| {name} | {' | '.join(seeds(pe, n) for n in PREFIXES[1:])} |" for pe, name in NAMES.items()]
-
-
 def table_by_the_rule(found: Stored) -> list[str]:
     """The rule of conf/experiment/rope/grammar.yaml: Student's t over seeds, Holm over the encodings at each prefix."""
     cells: dict[str, list[str]] = {pe: [] for pe in NAMES}
@@ -73,17 +50,7 @@ def table_by_the_rule(found: Stored) -> list[str]:
     return [f"| {NAMES[pe]} | {' | '.join(row)} |" for pe, row in cells.items()]
 
 
-def table_of_blimp(found: Stored) -> list[str]:
-    return [f"| {name}, {len(found[pe, 0])} | {cell(found[pe, 0].mean(0))} |" for pe, name in NAMES.items()]
-
-
 ZORRO, BLIMP = stored("zorro"), stored("blimp")
 
 
-TABLES = {
-    "by-the-rule": lambda: table_by_the_rule(ZORRO),
-    "accuracy": lambda: table_of_accuracy(ZORRO),
-    "changes": lambda: table_of_changes(ZORRO),
-    "seeds": lambda: table_of_seeds(ZORRO),
-    "blimp": lambda: table_of_blimp(BLIMP),
-}
+TABLES = {"by-the-rule": lambda: table_by_the_rule(ZORRO)}

@@ -10,7 +10,7 @@ from results.stored import DOCS, Array, difference, printed
 from roundround.analysis.intervals import half_width, holm, paired_p
 from roundround.analysis.load import rows_of
 
-LENGTHS, FAR, DISTANCES = (128, 512, 2_048, 8_192), (512, 2_048, 8_192), (16, 96, 384, 1_536, 6_144)
+FAR = (512, 2_048, 8_192)
 
 AT_INFERENCE = ("log_n", "adaptive_temperature")  # on the softmax's runs
 
@@ -61,8 +61,7 @@ def contrasts(length: int, of: Settings = CHOSEN) -> dict[str, tuple[Array, Arra
 
 
 def row_of_lengths(name: str, of: Settings = CHOSEN) -> str:
-    asked = FAR if name in AT_INFERENCE else LENGTHS
-    cells = ["-"] * (asked is FAR) + [f"{at(name, length, of=of).mean():.2f}" for length in asked]
+    cells = ["-" if n == 128 and name in AT_INFERENCE else f"{at(name, n, of=of).mean():.2f}" for n in (128, 8_192)]
     if name == "softmax":
         return f"| softmax | {' | '.join(cells)} | | |"
     mine, softmax, p = contrasts(8_192, of)[name]
@@ -71,22 +70,7 @@ def row_of_lengths(name: str, of: Settings = CHOSEN) -> str:
     return f"| {NAMES[name]} | {' | '.join(cells)} | {f'**{apart}**' if away else apart} | {printed(p)} |"
 
 
-def row_of_distances(name: str) -> str:
-    cells = [f"{at(name, 8_192, distance, SAME).mean():.2f}" for distance in DISTANCES]
-    return f"| {NAMES[name]} | {' | '.join(cells)} |"
-
-
-def row_of_rates(name: str) -> str:
-    cells = []
-    for rate in (5e-3, 1e-2, 2e-2):
-        three = VALUES[name, rate, SHORT, "exact_match", 128, None][:3]
-        cells.append(f"{three.mean():.3f}")
-    return f"| {NAMES[name]} | {' | '.join(cells)} |"
-
-
 TABLES = {
-    "rates": lambda: [row_of_rates(name) for name in ("softmax", *TRAINED)],
     "by-the-rule": lambda: [row_of_lengths(name) for name in NAMES],
     "same-rate": lambda: [row_of_lengths(name, SAME) for name in SAME],
-    "distances": lambda: [row_of_distances(name) for name in SAME],
 }
