@@ -24,15 +24,13 @@ KINDS = {  # model, its layers (None: all), and the longest trained length asked
     "its global layers": ("gemma3", GLOBAL, 2048),
 }
 
-LENGTHS = {"stories260k": (128, 256, 512, 1024), "Gemma 3 270M": (256, 512, 1024, 2048)}
-
 SIDE, CHANGE = 0.5, 0.05
 
 
-def values(kind: str, measure: str, softmax: str = "softmax", length: int | None = None) -> Array:
+def values(kind: str, measure: str, softmax: str = "softmax") -> Array:
     """Of each text and head, [S, N]."""
     model, layers, longest = KINDS[kind]
-    wanted = {"softmax": softmax, "length": length or longest}
+    wanted = {"softmax": softmax, "length": longest}
     found: dict[int, list[float]] = {}
     for row in ROWS[model]:
         if wanted.items() <= row.items() and (layers is None or row["layer"] in layers):
@@ -67,7 +65,7 @@ def moved(kind: str) -> tuple[Array, Array, Array, Array]:
 def row_of_sides(kind: str) -> str:
     xi_SN = values(kind, "xi")
     low, middle, high = np.percentile(xi_SN.mean(0), (25, 50, 75))
-    cells = [kind, f"{xi_SN.shape[1]}", *map(str, sides(kind)), mean(values(kind, "collapsed").mean(1))]
+    cells = [kind, f"{xi_SN.shape[1]}", *map(str, sides(kind))]
     return f"| {' | '.join([*cells, f'{middle:.2f} ({low:.2f} to {high:.2f})', mean(np.median(xi_SN, 1))])} |"
 
 
@@ -77,15 +75,7 @@ def row_of_moves(kind: str) -> str:
     return f"| {' | '.join([*cells, mean(right_S - wrong_S, 1)])} |"
 
 
-def row_of_length(kind: str, length: int) -> str:
-    shares = (values(kind, "collapsed", s, length).mean(1) for s in ("softmax", "adaptive_temperature"))
-    lambda_S = np.median(values(kind, "gap_counting", length=length), 1)
-    beyond = ", beyond" * (length > KINDS[kind][2])
-    return f"| {kind} | {length:,}{beyond} | {mean(lambda_S)} | {' | '.join(map(mean, shares))} |"
-
-
 TABLES = {
     "gap_sides": lambda: [row_of_sides(kind) for kind in KINDS],
     "gap_moves": lambda: [row_of_moves(kind) for kind in KINDS],
-    "gap_lengths": lambda: [row_of_length(kind, length) for kind, own in LENGTHS.items() for length in own],
 }
