@@ -1,4 +1,4 @@
-"""The tables of docs/results/engines.md."""
+"""The tables of docs/results/engines.md, engines_found.md and engines_weights.md."""
 
 from __future__ import annotations
 
@@ -24,6 +24,12 @@ NAMES = {
 }
 KINDS = ("agrees", "mistake", "differs", "refused")
 FORMS = {"transformers5": "5", "transformers4": "4"}
+DRAWN = {  # the sets of the blind test
+    "1": "public reports, many kinds",
+    "2": "others, unusual kinds",
+    "3": "others, common kinds",
+    "4": "others, the kinds that the suite is made for",
+}
 
 
 def by_engine() -> list[str]:
@@ -39,23 +45,30 @@ def by_engine() -> list[str]:
 
 
 def verdicts() -> list[str]:
-    """Verdicts other than agreement and refusal: the cases of each engine with the same words."""
+    """Verdicts other than agreement and refusal: the cases of each engine with the same words, by their forms."""
     cases: dict[tuple[str, str], dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for row in ROWS:
         if row["verdict"] in ("mistake", "differs"):
             cases[row["engine"], f"{row['verdict']}: {row['words']}"][row["case"]].append(FORMS[row["form"]])
-    return [
-        f"| {NAMES[engine]} | {words} | {', '.join(f'{case} ({chr(44).join(forms)})' for case, forms in of.items())} |"
-        for (engine, words), of in cases.items()
-    ]
+    found = []
+    for (engine, words), of in cases.items():
+        by_forms: dict[str, list[str]] = defaultdict(list)
+        for case, forms in of.items():
+            by_forms["" if len(forms) == len(FORMS) else f" (form {forms[0]})"].append(case)
+        named = "; ".join(", ".join(same) + forms for forms, same in by_forms.items())
+        found.append(f"| {NAMES[engine]} | {words} | {named} |")
+    return found
 
 
 def faults() -> list[str]:
-    """Each fault of the blind test, by set, and what it was named."""
-    return [
-        f"| {row['set']} | {row['report']} | {row['case']} | {row['fault']} | {row['first']} | {row['now']} |"
-        for row in FAULTS
-    ]
+    """How many faults of each set of the blind test were named, at first sight and today."""
+    found = []
+    for number, drawn in DRAWN.items():
+        own = [row for row in FAULTS if row["set"] == number]
+        first = Counter(row["first"] for row in own)
+        today = sum(row["now"] not in ("differs", "agrees") for row in own)
+        found.append(f"| {number} | {drawn} | {first['named']} | {first['not named']} | {today} |")
+    return found
 
 
 def weights() -> list[str]:
