@@ -33,7 +33,7 @@ DRAWN = {  # the sets of the blind test
 
 
 def by_engine() -> list[str]:
-    """Answers by engine: one for each case and form of config.json."""
+    """Answers by engine, one for each case and form of config.json, and their sums."""
     found = []
     for engine, name in NAMES.items():
         own = [row for row in ROWS if row["engine"] == engine]
@@ -41,7 +41,8 @@ def by_engine() -> list[str]:
         if own:
             known = f"{name} {own[0]['version']} | {own[0]['date']}"
             found.append(f"| {known} | {' | '.join(str(counts[kind]) for kind in KINDS)} |")
-    return found
+    total = Counter(row["verdict"] for row in ROWS)
+    return [*found, f"| all | - | {' | '.join(str(total[kind]) for kind in KINDS)} |"]
 
 
 def verdicts() -> list[str]:
