@@ -12,7 +12,7 @@ products of the forward pass, or the seven of both, over all visible keys, wheth
 Memory is the peak of a process of its own above what it held before the call, as the kernel of the operating system
 counts it.
 
-`docs/inside/benchmarks_attention.md` holds the table, `docs/inside/attention_speed.svg` the chart.
+`docs/inside/benchmarks.md` holds the table, `docs/inside/attention_speed.svg` the chart.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ takes beside one forward pass over it, and what a written token adds.
 
 One sequence, greedy, float32. A round writes the same tokens once by each, in one process; printed is the median over
 rounds of tokens a second, and of the ratio in a round. The prefill is `Decoder.hidden` into an empty cache beside the
-same forward pass without one, which is that of `eval`. `docs/inside/benchmarks_more.md` holds the figures.
+same forward pass without one, which is that of `eval`. `docs/inside/benchmarks.md` holds the figures.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ They are timed in interleaved rounds.
 Every form trains the same model at the paper's protocol: batches of 128 sets of 5 to 16 items, width 128, Adam with an
 L2 penalty. A round runs each form for some steps; printed are medians over rounds. The plain form is what one would
 write with torch.nn: every item goes forward through encoder, K and V, and its random numbers are drawn by torch.
-`docs/inside/benchmarks_more.md` holds the table.
+`docs/inside/benchmarks.md` holds the table.
 """
 
 from __future__ import annotations

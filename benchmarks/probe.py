@@ -6,7 +6,7 @@
 A random Llama in the shape of SmolLM2-135M (9 heads of 64, 3 key heads), float32, cut to a few layers, which changes no
 ratio. Timings are interleaved in one process: each round times each once. Printed are medians over rounds, of the time
 and of its ratio to the plain forward pass (Hugging Face's `sdpa`) of the same round. Memory is the peak of a process of
-its own, as the kernel of the operating system counts it. `docs/inside/benchmarks_more.md` keeps the numbers.
+its own, as the kernel of the operating system counts it. `docs/inside/benchmarks.md` keeps the numbers.
 """
 
 from __future__ import annotations

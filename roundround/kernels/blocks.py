@@ -23,7 +23,7 @@ from roundround.kernels.precision import at_least_float32
 LOGITS_PER_BLOCK = 2**23  # 32 MiB of float32: large enough to keep a GPU busy, small beside a model
 LOGITS_IN_CACHE = 2**21  # the limit on a CPU: the allocator reuses blocks of 8 MiB, which is up to twice as fast
 ROWS_IN_CACHE = 32  # LOGITS_IN_CACHE allows at least so many rows: each block adds up the gradients of all its keys
-ROWS_OF_TEXTS = 64  # a block of several texts has at least so many rows (docs/inside/benchmarks_attention.md)
+ROWS_OF_TEXTS = 64  # a block of several texts has at least so many rows (docs/inside/benchmarks.md)
 
 # weights [B', H, b - a, K'] from the logits and the visibility of the query rows a..b of some texts
 WeightsOfRows = Callable[[Tensor, Tensor, slice, int, int], Tensor]

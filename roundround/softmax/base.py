@@ -55,7 +55,7 @@ class AttentionSoftmax(FinalVariants, nn.Module):
     sums_to_one: whether the weights of a row with a visible key always sum to one.
     orders_keys: whether the weights depend on the order of the keys, so that a layer takes no encoding beside it.
     cost_in_blocks: the time of a forward pass over blocks of rows at 4,096 tokens, as a multiple of the time that the
-    fused softmax takes (docs/inside/benchmarks_attention.md).
+    fused softmax takes (docs/inside/benchmarks.md).
     """
 
     window: int | None = None
