@@ -101,6 +101,55 @@ def test_every_page_that_code_and_yamls_name_is_there() -> None:
     assert sorted(name for name in named if not (ROOT / name).exists()) == []
 
 
+def anchors(text: str) -> set[str]:
+    """The anchors of a page's headings as GitHub makes them."""
+    found: dict[str, int] = {}
+    for heading in re.findall(r"^#+ +(.+?) *$", re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S), re.M):
+        shown = re.sub(r"[*`]|(?<!\w)_|_(?!\w)", "", re.sub(r"!?\[([^]]*)\]\([^)]*\)", r"\1", heading))
+        anchor = re.sub(r"[^\w\- ]", "", shown.lower()).replace(" ", "-")
+        found[anchor] = found.get(anchor, -1) + 1
+    return {f"{anchor}-{n}" if n else anchor for anchor, last in found.items() for n in range(last + 1)}
+
+
+def dead_links(pages: list[Path]) -> list[str]:
+    """The links to files and headings that are not there in a checkout, without a build."""
+    found = []
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        prose = re.sub(r"^```.*?^```$|`[^`\n]+`", "", text, flags=re.M | re.S)
+        for link in re.findall(r"\]\(([^)\s]+)", prose):
+            place, _, anchor = link.partition("#")
+            target = (page.parent / place).resolve() if place else page
+            if re.match(r"[a-z]+:", link):
+                continue
+            if not target.exists() or (anchor and anchor not in anchors(target.read_text(encoding="utf-8"))):
+                found.append(f"{page.name}: {link}")
+    return found
+
+
+def test_every_link_of_the_unbuilt_pages_leads_to_a_file_and_a_heading() -> None:
+    pages = [*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md")]
+    assert len(pages) > 40
+    assert dead_links(pages) == []
+
+
+def test_a_dead_link_is_seen(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# A & `b_c`: [d](e.md)\n\n# Twice\n\n# Twice\n\n```\n# no heading [x](y.md)\n```\n`[x](y.md)`\n")
+    assert anchors(page.read_text()) == {"a--b_c-d", "twice", "twice-1"}
+    right = "[1](page.md) [2](#here) [3](page.md#a--b_c-d) [4](https://example.org/#x) ![5](page.md#twice-1)"
+    wrong = ["page.md#a-b_c-d", "#there", "other.md", "page.md#twice-2", "page.md#no-heading-x"]
+    other = tmp_path / "links.md"
+    other.write_text(f"# Here\n{right}\n" + " ".join(f"[w]({link})" for link in wrong))
+    assert dead_links([other]) == [f"links.md: {link}" for link in wrong]
+
+
+def test_the_start_page_names_every_howto_and_reference_page() -> None:
+    table = (ROOT / "docs" / "index.md").read_text().partition("## Which page do I need?")[2]
+    pages = [path for name in ("howto", "reference") for path in (ROOT / "docs" / name).glob("*.md")]
+    assert [path.name for path in pages if f"({path.parent.name}/{path.name})" not in table] == []
+
+
 def test_no_page_is_long() -> None:
     pages = [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md"]
     lengths = {str(path): path.read_text().count("\n") for path in pages}
