@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 
 from conftest import ROOT
@@ -14,6 +15,18 @@ from results.table2 import forty
 from roundround.analysis.intervals import half_width
 
 README = " ".join((ROOT / "README.md").read_text().split())
+
+
+def test_ideas_and_options_are_counted_apart() -> None:
+    def counts(group: str) -> tuple[int, int]:
+        yamls = [path.read_text() for path in (ROOT / "conf" / group).rglob("*.yaml")]
+        return len({re.findall(r"^_target_: (\S+)", text, re.MULTILINE)[0] for text in yamls}), len(yamls)
+
+    (encodings, n_pe), (normalisers, n_softmax) = counts("pe"), counts("softmax")
+    assert f"one of {encodings} encodings and {normalisers} normalisers ({n_pe} and {n_softmax} options)" in README
+    patterns = len(list((ROOT / "conf" / "pattern").glob("*.yaml"))) - 1  # `uniform` is none
+    links = [(encodings, "reference/encodings"), (normalisers, "reference/normalisers"), (patterns, "howto/patterns")]
+    assert all(f"[{n}](docs/{page}.md)" in README for n, page in links), links
 
 
 def test_the_search_by_distance() -> None:
