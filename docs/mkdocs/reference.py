@@ -22,10 +22,10 @@ from roundround.command_line.pages import GROUPS, Option, groups_of, keys_of, op
 from roundround.config.verb import Verb
 from roundround.verbs import VERBS
 
-WIDE = {"index.md": ["navigation"], "results.md": ["toc"]}
+WIDE = {"index.md": ["navigation"], "results.md": ["toc"], "results/questions.md": ["toc"]}
 BOOSTS = {  # in the search: pages that explain come first, long lists last
     "reference/glossary.md": 4, "reference/encodings.md": 2, "howto/normaliser.md": 2, "howto/encoding.md": 2,
-    "results.md": 2, "results/reproduction.md": 0.2,
+    "results.md": 2, "results/reproduction.md": 0.2, "results/questions.md": 0.5,
     "reference/groups/experiment.md": 0.2, "reference/groups/pe.md": 0.3,
 }  # fmt: skip
 FROM_THE_NETWORK = re.compile(r"<(?:script|link|img|iframe|source)\b[^>]*\b(?:src|href)=[\"']?(?:https?:)?//[^>]*>")

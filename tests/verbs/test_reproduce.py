@@ -160,7 +160,7 @@ def test_the_other_pages_say_the_counts_of_the_page() -> None:
     entries = {entry.name: entry for entry in read_entries(ROOT / "docs" / "results" / "reproduction")}
     summary = report.summary(FIGURES, entries)
     assert summary in " ".join((ROOT / "docs" / "howto" / "papers.md").read_text(encoding="utf-8").split())
-    assert summary.partition(".")[0] in (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    assert summary.partition(".")[0] in (ROOT / "docs" / "results" / "questions.md").read_text(encoding="utf-8")
 
 
 def test_another_folder_under_the_name_of_the_papers_model_is_not_the_papers(here: Path) -> None:
