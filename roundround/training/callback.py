@@ -20,12 +20,14 @@ from roundround.probing.rows import attention_statistics
 from roundround.records import checkpoints
 from roundround.records.checkpoints import Checkpoint
 from roundround.records.run import Run
+from roundround.support.console import print_status
 from roundround.support.errors import Interrupted
 from roundround.training.bookkeeping import Bookkeeping, Meter
 from roundround.training.material import Material
 from roundround.training.module import LanguageModel, gathered, loss_scaler
 from roundround.verbs.train import TrainConfig
 
+LOW_UTILISATION = 0.1  # share of a CPU's peak below which other programs probably keep it busy
 STEPS_BETWEEN_AGREEMENTS = 10  # several processes agree on whether to stop at least once in so many steps
 SMALLEST_LOSS_SCALE = 1.0  # below it the gradients themselves overflow float16
 
@@ -57,6 +59,7 @@ class TrainingCallback(lightning.Callback):
         due = first_step % config.validate_every == 0 or first_step == config.trainer.max_steps
         # the checkpoint, if it was saved before the validation that was due
         self.owed = past if due and self.validated["step"] != first_step else None
+        self.said_slow = False
         self.skipped_steps: int = state.get("skipped_steps", 0)
         self.micro_losses: list[Tensor] = []  # in the current step
         self.losses: list[Tensor] = []
@@ -183,7 +186,11 @@ class TrainingCallback(lightning.Callback):
             **used,
             **skipped,
         )
-        share = f"  mfu {used['mfu']:.0%}" if "mfu" in used else ""
+        mfu, on_cpu = used.get("mfu"), trainer.strategy.root_device.type == "cpu"
+        if mfu is not None and mfu < LOW_UTILISATION and on_cpu and not self.said_slow and torch.get_num_threads() > 1:
+            self.said_slow = True
+            print_status(f"{mfu:.0%} of the processor is used; if others keep it busy, OMP_NUM_THREADS=1 is faster")
+        share = "" if mfu is None else f"  mfu {mfu:.0%}"
         self.bookkeeping.display.metrics(step, f"loss {loss:.3f}  {speed:,.0f} tokens/s{share}")
 
     def skipped(self, trainer: lightning.Trainer, numbers_2S: Tensor, step: int) -> dict[str, float]:

@@ -106,6 +106,15 @@ def test_a_run_records_its_utilisation_memory_and_waiting(train: Callable[..., D
     assert f"mfu {steps[-1]['mfu']:.0%}" in done.err
 
 
+@pytest.mark.parametrize(("threads", "peak", "said"), [(2, 1e15, 1), (1, 1e15, 0), (2, 1.0, 0)])
+def test_a_slow_run_with_several_threads_says_once_that_one_may_be_faster(
+    train: Callable[..., Done], monkeypatch: pytest.MonkeyPatch, threads: int, peak: float, said: int
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    done = train(f"trainer.peak_flops={peak}")
+    assert done.err.count("0% of the processor is used; if others keep it busy, OMP_NUM_THREADS=1 is faster") == said
+
+
 def test_of_a_task_only_scored_targets_have_logits(roundround: Callable[..., Done]) -> None:
     sizes = ["model.d_model=16", "model.n_layers=1", "model.n_heads=2", "model.n_key_heads=1", "model.d_mlp=0"]
     task = ["data=copy", "data.train_lengths=[5,5]", "data.n_symbols=400", "data.validation_examples=8", "batch_size=4"]
