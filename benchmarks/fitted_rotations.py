@@ -123,7 +123,7 @@ def answers(path: Path, own: Rope, rope: Rope, texts: Path, length: int) -> list
         if record["declared"] == str(right):  # the false config rotates these layers as the true one does
             answer = "wrong" if record["verdict"] == "differs" else "right"
         elif cost - of_truth < max(LEAST, half_width):
-            answer = "not told apart"
+            answer = "no clear difference"
         else:
             answer = "right" if record["verdict"] == "differs" and of_truth < LEAST else "wrong"
         row = {key: record[key] for key in ("kind", "declared", "best", "half_width", "verdict")}

@@ -54,5 +54,5 @@ def test_the_table_of_max_retrieval_differs() -> None:
     verdict, ours = table["verdict"], table["ours"]
     n = Counter(one["what"].startswith("softmax, ") for one in table["comparisons"])[True]
     assert (verdict, n) == ("differs", 11)
-    assert "accuracies: agrees 1, not told apart 10;" in ours
+    assert "accuracies: agrees 1, no clear difference 10;" in ours
     assert "of 11 accuracies 1 agrees, 10 show no clear difference; the table *differs*" in README

@@ -76,12 +76,12 @@ def weights() -> list[str]:
     """Answers about each kind of layers of each model: for its own config, and for false ones; their sums."""
     found, false = [], Counter(row["answer"] for row in WEIGHTS if row["config"] != "its own")
     total = ["right" if all(row["answer"] == "right" for row in WEIGHTS if row["config"] == "its own") else "not all"]
-    total += [f"{false[answer]}" for answer in ("right", "not told apart", "wrong")]
+    total += [f"{false[answer]}" for answer in ("right", "no clear difference", "wrong")]
     for model in dict.fromkeys(row["model"] for row in WEIGHTS):
         own = [row for row in WEIGHTS if row["model"] == model]
         true = ", ".join(dict.fromkeys(row["answer"] for row in own if row["config"] == "its own"))
         counts = Counter(row["answer"] for row in own if row["config"] != "its own")
-        found.append(f"| {model} | {true} | {counts['right']} | {counts['not told apart']} | {counts['wrong']} |")
+        found.append(f"| {model} | {true} | {counts['right']} | {counts['no clear difference']} | {counts['wrong']} |")
     return [*found, f"| all | {' | '.join(total)} |"]
 
 

@@ -51,7 +51,7 @@ USUAL = {
     "pattern": "uniform",
 }
 SIGNIFICANT = 0.05
-BETTER, WORSE, NOT_TOLD_APART, NOT_TESTED, NOT_JUDGED = "better", "worse", "not told apart", "not tested", ""
+BETTER, WORSE, NO_CLEAR, NOT_TESTED, NOT_JUDGED = "better", "worse", "no clear difference", "not tested", ""
 NO_VALUE = "no value"
 SIZE = "default"  # the size of the stored values
 # limit on the degrees of freedom of a prior: all differences share the baseline's seeds, so more would make p too small
@@ -85,7 +85,7 @@ class Column:
         if math.isnan(p):
             return NOT_TESTED
         if p >= SIGNIFICANT:
-            return NOT_TOLD_APART
+            return NO_CLEAR
         return BETTER if (difference > 0) == (self.better == "higher") else WORSE
 
 

@@ -25,8 +25,8 @@ from roundround.support.errors import UserError, nearest
 from roundround.support.files import write_json
 from roundround.support.panels import HeatMap, Panel
 
-AGREES, SIGN_AGREES, NOT_TOLD_APART, DIFFERS = "agrees", "sign agrees", "not told apart", "differs"
-JUDGED = (AGREES, SIGN_AGREES, NOT_TOLD_APART, DIFFERS)  # from best to worst
+AGREES, SIGN_AGREES, NO_CLEAR, DIFFERS = "agrees", "sign agrees", "no clear difference", "differs"
+JUDGED = (AGREES, SIGN_AGREES, NO_CLEAR, DIFFERS)  # from best to worst
 SHOWN = "shown"  # the verdict on a number that is not judged
 NOT_TESTED, DRAWN, NOT_RUN = "not tested", "drawn", "not run"  # the other verdicts on a figure
 HOLDS, FAILS = "holds", "FAILS"  # the verdicts on a statement
@@ -67,7 +67,7 @@ class CheckedNumber:
             return AGREES if math.isfinite(self.low) and math.isfinite(self.high) else SIGN_AGREES
         if self.signed and self.published and (low > 0 if self.published > 0 else high < 0):
             return SIGN_AGREES
-        return NOT_TOLD_APART
+        return NO_CLEAR
 
     @property
     def margin(self) -> float:
@@ -244,9 +244,9 @@ written down with this rule, from what the papers claim; most numbers of the pag
 - *{DIFFERS}*: the whole interval is outside it.
 - *{SIGN_AGREES}*: neither, but the whole interval of an effect lies on the published side of 0. If the paper states
   a direction and no number, no better verdict is possible.
-- *{NOT_TOLD_APART}*: in every other case, or if the number has no known interval.
+- *{NO_CLEAR}*: in every other case, or if the number has no known interval.
 
-An item gets the verdict of its worst number, in the order *{AGREES}*, *{SIGN_AGREES}*, *{NOT_TOLD_APART}*,
+An item gets the verdict of its worst number, in the order *{AGREES}*, *{SIGN_AGREES}*, *{NO_CLEAR}*,
 *{DIFFERS}*. It is *{NOT_TESTED}* if another model stands in for the paper's, or if the exact match of
 a task is below {LEARNED} within its trained lengths; *{DRAWN}* if a sketch or a listing is compared with itself;
 *{NOT_RUN}* otherwise. Only *{DIFFERS}* makes `roundround reproduce` end with exit code 1.

@@ -16,8 +16,8 @@ from pandas import DataFrame
 
 from roundround.analysis.standings import (
     BETTER,
+    NO_CLEAR,
     NO_VALUE,
-    NOT_TOLD_APART,
     SIGNIFICANT,
     WORSE,
     Part,
@@ -36,8 +36,7 @@ from roundround.support.panels import Curve, Panel
 ABOUT, CSV, MARKDOWN = "bench.json", "bench.csv", "bench.md"
 FEW = 3  # variants beside the baseline that have a sentence each
 MOST_CURVES = 6
-NO_CLEAR = "no clear difference"
-WORDS = {BETTER: BETTER, NOT_TOLD_APART: NO_CLEAR, WORSE: WORSE}  # of json; any other verdict: not measured
+WORDS = {BETTER: BETTER, NO_CLEAR: NO_CLEAR, WORSE: WORSE}  # of json; any other verdict: not measured
 CODES = {BETTER: 0, NO_CLEAR: 3, WORSE: 4}  # exit codes
 MARKS = {BETTER: "+", WORSE: "-"}
 
@@ -203,7 +202,7 @@ def sentence(name: str, baseline: str, records: Sequence[Record]) -> str:
         if listed:
             parts.append(f"{verdict} in {', '.join(listed)}")
     judged = [record for record in records if record["better"] != "none"]
-    n_rest = sum(record["verdict"] == NOT_TOLD_APART for record in judged)
+    n_rest = sum(record["verdict"] == NO_CLEAR for record in judged)
     untested = [r["metric"] for r in judged if r["value"] is not None and r["p_holm"] is None]
     missing = [record["metric"] for record in judged if record["value"] is None]
     if n_rest:

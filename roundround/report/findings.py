@@ -18,7 +18,7 @@ from scipy import special
 from roundround.analysis.comparison import counted, format_settings, place_of, some
 from roundround.analysis.intervals import error_widths
 from roundround.analysis.past_run import direction
-from roundround.analysis.standings import BETTER, NOT_TOLD_APART, SIGNIFICANT, WORSE
+from roundround.analysis.standings import BETTER, NO_CLEAR, SIGNIFICANT, WORSE
 from roundround.report.drawing.tables import Record, decimals_of, fixed, in_words, number, shown_p
 
 POWER, MOST_SEEDS = 0.8, 1000
@@ -59,7 +59,7 @@ def sentence(title: str, baseline: str, rows: Sequence[Record], compared: Sequen
     at = f" at {format_settings(where)}" if where else ""
     head = f"{in_words(title)} against {baseline}{at}, {n} seed{'s' * (seeds[-1] > 1)}"
     n_compared = sum(place_of(row) == where for row in compared)
-    parts = [part_of(kind, groups[kind], n_compared) for kind in (BETTER, WORSE, NOT_TOLD_APART) if kind in groups]
+    parts = [part_of(kind, groups[kind], n_compared) for kind in (BETTER, WORSE, NO_CLEAR) if kind in groups]
     return f"{head}: {'; '.join(parts)}.{elsewhere(rows, here)}"
 
 
@@ -69,17 +69,17 @@ def n_pairs(row: Record) -> int:
 
 
 def verdict(row: Record) -> str:
-    """BETTER or WORSE if p after Holm's correction is below SIGNIFICANT; else NOT_TOLD_APART."""
+    """BETTER or WORSE if p after Holm's correction is below SIGNIFICANT; else NO_CLEAR."""
     p, difference = number(row.get("p_holm")), number(row["difference"])
     if p is None or difference is None or p >= SIGNIFICANT:
-        return NOT_TOLD_APART
+        return NO_CLEAR
     return BETTER if difference * direction(row["metric"]) > 0 else WORSE
 
 
 def part_of(kind: str, rows: Sequence[Record], n_compared: int) -> str:
     """The text about the settings with the verdict `kind`, the largest difference first.
 
-    For NOT_TOLD_APART it also says how many seeds would be needed. n_compared: the number of settings that are compared
+    For NO_CLEAR it also says how many seeds would be needed. n_compared: the number of settings that are compared
     with a baseline at the place of the rows, whatever their verdict.
     """
     rows = sorted(rows, key=lambda row: -abs(row["difference"]))
@@ -97,7 +97,7 @@ def part_of(kind: str, rows: Sequence[Record], n_compared: int) -> str:
         by = f"{fixed(row['difference'], decimals, '+')}{f' ({beside})' if beside else ''}"
         named.append(f"{format_settings(row['settings'])} {by}")
     text = f"{kind}: {some(named)}"
-    if kind != NOT_TOLD_APART:
+    if kind != NO_CLEAR:
         return text
     needed = max((seeds_to_tell(row, n_compared) or 0 for row in rows), default=0)
     if not needed:
@@ -136,5 +136,5 @@ def elsewhere(rows: Sequence[Record], here: Sequence[Record]) -> str:
     if not odd:
         n_places = len({format_settings(place_of(row)) for row in others})
         return f" The same at the {counted(n_places, 'other place')}, as far as measured."
-    listed = (f"{format_settings(row['settings'])} {verdict(row)} at {format_settings(place_of(row))}" for row in odd)
+    listed = (f"{format_settings(row['settings'])}: {verdict(row)} at {format_settings(place_of(row))}" for row in odd)
     return f" Elsewhere: {some(listed)}."

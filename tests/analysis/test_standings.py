@@ -14,7 +14,7 @@ from scipy import stats
 from roundround.analysis.intervals import fitted_prior, moderated
 from roundround.analysis.standings import (
     BETTER,
-    NOT_TOLD_APART,
+    NO_CLEAR,
     STANDINGS,
     WORSE,
     Column,
@@ -91,7 +91,7 @@ def test_a_variant_is_paired_with_the_baseline_seed_by_seed() -> None:
 
 @pytest.mark.parametrize(("better", "shift", "verdict"), [
     ("higher", 0.5, BETTER), ("higher", -0.5, WORSE), ("lower", 0.5, WORSE), ("lower", -0.5, BETTER),
-    ("higher", 0.0, NOT_TOLD_APART), ("none", 0.5, ""),
+    ("higher", 0.0, NO_CLEAR), ("none", 0.5, ""),
 ])  # fmt: skip
 def test_which_way_is_better_is_the_columns(better: str, shift: float, verdict: str) -> None:
     base = standing("rope", {"token_accuracy@10": [0.50, 0.52, 0.49]})

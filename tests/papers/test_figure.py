@@ -50,21 +50,21 @@ def of(ours: float, error: float, published: float = 0.2, margin: float = 0.1, s
 def test_a_number_agrees_with_its_whole_interval_alone() -> None:
     assert of(0.22, 0.07) == "agrees"
     assert of(0.22, 0.09) == "sign agrees"
-    assert of(0.22, 0.09, signed=False) == "not told apart"
-    assert of(0.22, 0.3) == "not told apart"
+    assert of(0.22, 0.09, signed=False) == "no clear difference"
+    assert of(0.22, 0.3) == "no clear difference"
 
 
 def test_a_number_differs_where_its_whole_interval_is_outside() -> None:
     assert of(0.45, 0.1) == "differs"
     assert of(0.45, 0.2) == "sign agrees"
     assert of(-0.45, 0.2) == "differs"
-    assert of(-0.2, 0.15, margin=0.3) == "not told apart"  # 0 is left out on the other side
+    assert of(-0.2, 0.15, margin=0.3) == "no clear difference"  # 0 is left out on the other side
     assert of(math.nan, 0.1) == "differs"
 
 
 def test_a_direction_can_have_its_sign_agree_and_no_more() -> None:
     assert at_least("x", 0.9, 0.6).verdict == "sign agrees"
-    assert at_least("x", 0.7, 0.6, 0.2).verdict == "not told apart"
+    assert at_least("x", 0.7, 0.6, 0.2).verdict == "no clear difference"
     assert at_least("x", 0.3, 0.6, 0.2).verdict == "differs"
 
 
@@ -77,7 +77,7 @@ def test_an_item_has_the_verdict_of_its_worst_number() -> None:
     )
     assert Finding([agrees, shown("e", 5, published=9)]).verdict == "agrees"
     assert Finding([agrees, sign]).verdict == "sign agrees"
-    assert Finding([sign, unknown, agrees]).verdict == "not told apart"
+    assert Finding([sign, unknown, agrees]).verdict == "no clear difference"
     assert Finding([unknown, differs, agrees]).verdict == "differs"
     assert Finding([agrees], drawn=True).verdict == "drawn"
     assert Finding([agrees, differs], drawn=True).verdict == "differs"
@@ -141,9 +141,9 @@ def test_the_papers_own_error_widens_the_interval_where_its_p_is_known() -> None
 
 def test_gains_twice_as_large_differ_and_uncertain_ones_are_not_told_apart() -> None:
     of_gain = {error: own.compare_size(256, seeds(81.3, 0.2), seeds(1.9, error))[1] for error in (0.1, 0.6, 2.0)}
-    assert [c.verdict for c in of_gain.values()] == ["differs", "sign agrees", "not told apart"]
+    assert [c.verdict for c in of_gain.values()] == ["differs", "sign agrees", "no clear difference"]
     assert own.compare_size(256, seeds(81.3, 0.2), seeds(0.8, 0.05))[1].verdict == "agrees"
-    assert own.compare_size(256, np.array([81.3]), np.array([0.85]))[0].verdict == "not told apart"
+    assert own.compare_size(256, np.array([81.3]), np.array([0.85]))[0].verdict == "no clear difference"
 
 
 def fitted(tmp_path: Path, by_seed: list[list[float]], scale: float = 1.0) -> Finding:
@@ -164,7 +164,7 @@ def test_a_fit_is_judged_with_the_interval_of_its_seeds(tmp_path: Path) -> None:
     seeds = [[share * c for c in PUBLISHED] for share in (0.99, 1.0, 1.01)]
     assert fitted(tmp_path, seeds).verdict == "agrees"
     assert fitted(tmp_path, seeds, scale=1.5).verdict == "differs"
-    assert fitted(tmp_path, []).verdict == "not told apart"  # some seed had too few points
+    assert fitted(tmp_path, []).verdict == "no clear difference"  # some seed had too few points
 
 
 @pytest.mark.parametrize("name", ["softmax.fig2", "softmax.fig6"])
@@ -176,7 +176,7 @@ def test_the_sets_of_one_head_are_no_sample_of_heads(tmp_path: Path, name: str) 
             weights[f"{softmax}.{n}"] = np.full((32, 16), on_largest if n < 4096 else on_largest / 100, np.float32)
     save_file(weights, tmp_path / "attention.safetensors")
     found = FIGURES[name].make(lambda *_: tmp_path, None)
-    assert {c.verdict for c in found.comparisons} == {found.verdict} == {"not told apart"}
+    assert {c.verdict for c in found.comparisons} == {found.verdict} == {"no clear difference"}
 
 
 # -- table 2

@@ -176,7 +176,7 @@ def best(name: str) -> str:
     The seven tokens before of table 4 differ so much that their mean has an error as large as the margin.
     """
     if name == "rope.table4":
-        return "not told apart"
+        return "no clear difference"
     return "sign agrees" if name in {"rope.fig4", "rope.fig11", *OF_HEADS} else "agrees"
 
 

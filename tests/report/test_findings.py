@@ -37,7 +37,9 @@ def test_better_worse_and_not_told_apart_are_said_with_size_interval_and_seeds()
         "eval: perplexity against pe=rope, 3 seeds: better: pe=p_rope -10.0 (-12.5 to -7.5, p 0.003); "
     )
     assert "worse: pe=nope +10.0 (+7.5 to +12.5, p 0.003); " in text
-    assert "not told apart: pe=alibi +0.7 (-5.6 to +6.9, p 0.691); about 153 seeds would be needed to detect" in text
+    assert (
+        "no clear difference: pe=alibi +0.7 (-5.6 to +6.9, p 0.691); about 153 seeds would be needed to detect" in text
+    )
 
 
 def test_the_last_place_is_told_and_the_others_are_counted() -> None:
@@ -45,11 +47,11 @@ def test_the_last_place_is_told_and_the_others_are_counted() -> None:
     assert "at length=512, 3 seeds: worse: pe=nope" in told(*same)
     assert told(*same).endswith("The same at the 2 other places, as far as measured.")
     odd = [record([1.0, -2.0, 3.0], length=128), *same[1:]]
-    assert told(*odd).endswith(" Elsewhere: pe=nope not told apart at length=128.")
+    assert told(*odd).endswith(" Elsewhere: pe=nope: no clear difference at length=128.")
 
 
 def test_one_seed_tells_nothing() -> None:
-    assert "not told apart: pe=nope +10" in told(record([10.0]))
+    assert "no clear difference: pe=nope +10" in told(record([10.0]))
     assert "a test needs three seeds or more" in told(record([10.0]))
     assert findings({"eval: perplexity": []}) == []
 
@@ -58,7 +60,7 @@ def test_a_whole_is_told_before_its_parts() -> None:
     whole = [record([9.0, 10.0, 11.0], length=n) for n in (256, 512)]
     text = told(*whole, record([-9.0, -10.0, -11.0], length=512, depth=0.5))
     assert "at length=512, 3 seeds: worse" in text
-    assert text.endswith(" Elsewhere: pe=nope better at length=512, depth=0.5.")
+    assert text.endswith(" Elsewhere: pe=nope: better at length=512, depth=0.5.")
 
 
 @pytest.mark.parametrize(("effect", "n_compared"), [(0.2, 1), (0.5, 1), (1.0, 1), (3.0, 1), (0.5, 4), (1.0, 13)])

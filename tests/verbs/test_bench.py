@@ -215,7 +215,7 @@ def test_a_program_gets_one_document_and_its_verdict_as_the_exit_code(
             [record] = [r for r in records if (r["variant"], r["metric"]) == (one["name"], number["metric"])]
             same = ("difference", "difference_low", "difference_high", "p", "p_holm", "n_pairs", "unit")
             assert {key: number[key] for key in same} == {key: record[key] for key in same}
-            words_of = {"not told apart": "no clear difference", "": None, "no value": "not measured"}
+            words_of = {"no clear difference": "no clear difference", "": None, "no value": "not measured"}
             assert number["verdict"] == words_of.get(record["verdict"], record["verdict"])
 
 
