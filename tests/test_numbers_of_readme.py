@@ -23,7 +23,7 @@ def test_ideas_and_options_are_counted_apart() -> None:
         return len({re.findall(r"^_target_: (\S+)", text, re.MULTILINE)[0] for text in yamls}), len(yamls)
 
     (encodings, n_pe), (normalisers, n_softmax) = counts("pe"), counts("softmax")
-    assert f"one of {encodings} encodings and {normalisers} normalisers ({n_pe} and {n_softmax} options)" in README
+    assert f"one of {encodings} encodings ({n_pe} with presets) and {normalisers} normalisers ({n_softmax})" in README
     patterns = len(list((ROOT / "conf" / "pattern").glob("*.yaml"))) - 1  # `uniform` is none
     links = [(encodings, "reference/encodings"), (normalisers, "reference/normalisers"), (patterns, "howto/patterns")]
     assert all(f"[{n}](docs/{page}.md)" in README for n, page in links), links
