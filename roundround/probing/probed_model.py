@@ -305,11 +305,26 @@ class AfterFirstToken(nn.Module):
         return self.probed.token_loss(with_first, torch.cat([tokens_BT[:, :1], targets_BT], 1))[:, 1:]
 
 
+class PassesOn(PositionalEncoding):
+    """An encoding around another one, `own`, whose changes of logits and values stay."""
+
+    own: PositionalEncoding
+
+    def rotate_values(self, v_BGTC: Tensor, prepared: Any) -> Tensor:
+        return self.own.rotate_values(v_BGTC, prepared)
+
+    def rotate_outputs(self, out_BHTC: Tensor, prepared: Any) -> Tensor:
+        return self.own.rotate_outputs(out_BHTC, prepared)
+
+    def bias(self, q_BHTC: Tensor, k_BGTC: Tensor, prepared: Any) -> Bias | None:
+        return self.own.bias(q_BHTC, k_BGTC, prepared)
+
+
 @final
-class FixedFrequencies(RotaryEncoding):
+class FixedFrequencies(PassesOn, RotaryEncoding):
     """An encoding `own` at given frequencies in place of its own, such as the same with a band set to zero.
 
-    g_k = frequencies[k], at the positions of `own`, whose changes of logits and values stay
+    g_k = frequencies[k], at the positions of `own`
 
     Su et al. 2021, arXiv:2104.09864, equation 15, with the given frequencies in place of the paper's.
     """
@@ -330,15 +345,6 @@ class FixedFrequencies(RotaryEncoding):
 
     def frequencies(self, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> Tensor:
         return self.given_P.to(device=device, dtype=dtype)
-
-    def rotate_values(self, v_BGTC: Tensor, prepared: Any) -> Tensor:
-        return self.own.rotate_values(v_BGTC, prepared)
-
-    def rotate_outputs(self, out_BHTC: Tensor, prepared: Any) -> Tensor:
-        return self.own.rotate_outputs(out_BHTC, prepared)
-
-    def bias(self, q_BHTC: Tensor, k_BGTC: Tensor, prepared: Any) -> Bias | None:
-        return self.own.bias(q_BHTC, k_BGTC, prepared)
 
 
 def run(probed: ObservedModel, rows: Sequence[tuple[Sequence[int], int | None]]) -> Tensor:

@@ -19,11 +19,11 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from roundround.hf.patching.attention import ENCODING, attention_layers, follows_length_in, shape_of, text_decoder
-from roundround.kernels.bias import Bias
 from roundround.kernels.keys import Keys
 from roundround.pe.base import PositionalEncoding
 from roundround.pe.rotary import RotaryEncoding
 from roundround.probing.layout import Layout
+from roundround.probing.probed_model import PassesOn
 from roundround.support.errors import UserError
 
 TABLE, FACTOR = "inv_freq", "attention_scaling"  # ends of names; the prefix, if any, is the kind of layer
@@ -127,7 +127,7 @@ def follows_length(model: PreTrainedModel) -> str | None:
 
 
 @final
-class OfPairs(PositionalEncoding):
+class OfPairs(PassesOn):
     """An encoding `own` that rotates the pairs of a layer's layout, in place of channels m and m + C/2 of the head.
 
     Queries and keys leave it with the first channels of all pairs in front, then the second ones, then the same of the
@@ -162,15 +162,6 @@ class OfPairs(PositionalEncoding):
 
     def rotate_keys(self, k_BGTC: Tensor, prepared: Any) -> Tensor:
         return self.rotated(k_BGTC, self.own.rotate_keys, prepared)
-
-    def rotate_values(self, v_BGTC: Tensor, prepared: Any) -> Tensor:
-        return self.own.rotate_values(v_BGTC, prepared)
-
-    def rotate_outputs(self, out_BHTC: Tensor, prepared: Any) -> Tensor:
-        return self.own.rotate_outputs(out_BHTC, prepared)
-
-    def bias(self, q_BHTC: Tensor, k_BGTC: Tensor, prepared: Any) -> Bias | None:
-        return self.own.bias(q_BHTC, k_BGTC, prepared)
 
 
 def placed_rotations(model: PreTrainedModel) -> list[tuple[nn.Module, str]]:
