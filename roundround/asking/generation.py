@@ -117,6 +117,13 @@ class PretrainedWriter:
         return text
 
     def begin(self, length: int | None) -> None:
+        from roundround.hf.patching.attention import ENCODING, attention_layers
+
+        for encoding in (getattr(layer, ENCODING) for layer in attention_layers(self.model)):
+            if encoding.reads_input:
+                raise UserError(
+                    f"{self.name} cannot write with this encoding: it reads the input of layers, so there is no cache"
+                )
         self.cache, self.read_BT = None, self.read_BT[:1, :0]
 
     def read(self, tokens_BT: Tensor) -> Tensor:

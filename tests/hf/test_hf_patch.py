@@ -366,6 +366,14 @@ def test_a_patch_draws_no_random_number_and_needs_no_evaluation_mode() -> None:
     assert all(module.training for module in model.modules())
 
 
+def test_a_model_whose_encoding_takes_no_cache_writes_nothing_and_says_why() -> None:
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(STORIES).eval(), AutoTokenizer.from_pretrained(STORIES)
+    with rr.patch(model, pe="fox"), pytest.raises(UserError, match="cannot write with this encoding"):
+        rr.generate(model, tokenizer, "Once upon", length=3)
+    with rr.patch(model, pe="alibi"):
+        assert rr.generate(model, tokenizer, "Once upon", length=3)
+
+
 def test_an_encoding_that_reads_the_layers_input_takes_no_cache() -> None:
     model = tiny("llama")
     with rr.patch(model, pe="fox"):
