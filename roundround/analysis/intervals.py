@@ -37,7 +37,7 @@ def standard_error(values: Array) -> Array:
     return np.where(np.isfinite(error), error, np.nan)
 
 
-def error_widths(n_seeds: int, confidence: float = 0.95) -> float:
+def error_widths(n_seeds: float, confidence: float = 0.95) -> float:
     """Half the width of the interval of a mean, divided by its standard error; 12.7 for two seeds, 4.3 for three."""
     return float(special.stdtrit(n_seeds - 1, (1 + confidence) / 2))
 
@@ -47,7 +47,7 @@ def error_from_p(mean: float, p: float, n_seeds: int) -> float:
     return abs(mean) / error_widths(n_seeds, 1 - p)
 
 
-def p_of_mean(mean: float, error: float, n_seeds: int) -> float:
+def p_of_mean(mean: float, error: float, n_seeds: float) -> float:
     """The two-sided p, by Student's t, of a mean with this standard error; NaN if the error is unknown or 0."""
     return 2 * float(special.stdtr(n_seeds - 1, -abs(mean) / error)) if error > 0 and n_seeds > 1 else math.nan
 
@@ -109,29 +109,6 @@ def wilson(n_hits: float, n: float) -> tuple[float, float]:
     return (max(0.0, (centre - spread) / (n + z**2)), min(1.0, (centre + spread) / (n + z**2)))
 
 
-def moderated(differences: Sequence[float], prior: tuple[float, float]) -> tuple[float, float, float, float]:
-    """(mean, low, high, p) of few differences: their mean, its 95 % interval, and p of the test that the mean is 0.
-
-    The test is a t-test whose variance is moderated by the variances of other groups. A number that cannot be computed
-    is NaN. prior: (s0^2, d0) from `fitted_prior`.
-
-    All variances are assumed to be draws from a scaled inverse chi-square distribution, with parameters s0^2 and d0. A
-    group's own variance s^2 with d degrees of freedom becomes (d0 s0^2 + d s^2) / (d0 + d), with d0 + d degrees of
-    freedom. Smyth 2004, Statistical Applications in Genetics and Molecular Biology 3:3. The prior (0, 0) gives
-    Student's test, which needs two differences.
-    """
-    own, (prior_variance, degrees) = np.asarray(differences, dtype=np.float64), prior
-    n, d = len(own), max(len(own) - 1, 0)
-    if n == 0 or d + degrees == 0:
-        return (float(own.mean()) if n else math.nan, math.nan, math.nan, math.nan)
-    mean, variance, df = float(own.mean()), float(own.var(ddof=1)) if d else 0.0, degrees + d
-    error = math.sqrt((degrees * prior_variance + d * variance) / df / n)
-    if error == 0:  # the same in every seed: as in `paired_p`
-        return (mean, mean, mean, 1.0 if mean == 0 else 2.0 ** (1 - n))
-    half = error * float(special.stdtrit(df, 0.975))
-    return (mean, mean - half, mean + half, float(2 * special.stdtr(df, -abs(mean) / error)))
-
-
 def e_value(gains: Array, spread: float, effects: Sequence[float]) -> Array:
     """The e-value of gains over seeds, against the hypothesis that their mean is at most 0: [S, ...] -> [...].
 
@@ -157,27 +134,3 @@ def e_needed(number: int, n_kept: int) -> float:
     Xu and Ramdas 2024, arXiv:2311.06412.
     """
     return 1 / (ALPHA * (n_kept + 1) * float(number**-0.25 - (number + 1) ** -0.25))
-
-
-def fitted_prior(groups: Sequence[Sequence[float]]) -> tuple[float, float]:
-    """(s0^2, d0) for `moderated`, from the mean and the variance of the logarithms of the groups' variances.
-
-    d0 is at most the sum of the groups' degrees of freedom; it equals this sum if the variances differ only by chance.
-    d0 is 0 if fewer than three groups have a positive variance. A group with a single difference or with a variance of
-    0 is ignored.
-    """
-    sized = [(float(np.var(group, ddof=1)), float(len(group) - 1)) for group in groups if len(group) > 1]
-    known = [(variance, d) for variance, d in sized if variance > 0]
-    if len(known) < 3:
-        return 0.0, 0.0
-    variances, d = np.array(known).T
-    e = np.log(variances) - special.digamma(d / 2) + np.log(d / 2)
-    excess = float(e.var(ddof=1) - special.polygamma(1, d / 2).mean())
-    most = float(d.sum())
-    if excess <= float(special.polygamma(1, most / 2)):
-        return math.exp(float(e.mean())), most
-    from scipy import optimize  # the import takes a third of a second, and only `bench` needs it
-
-    excess = min(excess, 9e5)  # d0 is then 0.002, as good as 0
-    half = optimize.brentq(lambda x: special.polygamma(1, x) - excess, 1e-3, most / 2, xtol=1e-15, rtol=1e-15)
-    return math.exp(float(e.mean()) + float(special.digamma(half)) - math.log(half)), 2 * half

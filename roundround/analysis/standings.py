@@ -24,8 +24,9 @@ import numpy as np
 from filelock import FileLock
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from scipy import special
 
-from roundround.analysis.intervals import e_needed, e_value, fitted_prior, holm, moderated
+from roundround.analysis.intervals import e_needed, e_value, error_widths, holm, p_of_mean
 from roundround.analysis.past_run import is_number
 from roundround.config.options import options_of
 from roundround.support.errors import UserError, nearest, one_line
@@ -51,11 +52,10 @@ USUAL = {
     "pattern": "uniform",
 }
 SIGNIFICANT = 0.05
-BETTER, WORSE, NO_CLEAR, NOT_TESTED, NOT_JUDGED = "better", "worse", "no clear difference", "not tested", ""
-NO_VALUE = "no value"
+BETTER, WORSE, EQUIVALENT, NO_CLEAR = "better", "worse", "equivalent", "no clear difference"
+NOT_TESTED, NO_VALUE, NOT_JUDGED = "not tested", "no value", ""
 SIZE = "default"  # the size of the stored values
-# limit on the degrees of freedom of a prior: all differences share the baseline's seeds, so more would make p too small
-MOST_DEGREES = 8.0
+LEAST_SPREAD = 0.01  # of a number over seeds: many are at their ceiling in all variants that are alike
 OF_ALL_SEEDS = ("set", "size", "hash", "variant", "rate")  # keys of a standing's file that hold for all its seeds
 DECIDES = ("train", "looks", "keeps", "measures", "model_of")  # keys of a part on which numbers depend
 Variant = dict[str, str]
@@ -68,8 +68,10 @@ Variant = dict[str, str]
 class Column:
     """A column of the comparison of variants, for one number that a part measures.
 
-    number: the metric and the length, such as exact_match@20. better: the better direction, `higher` or `lower`; `none`
-    if differences get no verdict.
+    number: the metric and the length, such as exact_match@20, or a difference of two, such as loss@1024 - loss@128.
+    better: the better direction, `higher` or `lower`; `none` if differences get no verdict. margin: the largest
+    difference that does not matter; None for no margin. gate: the column of the same task within its trained lengths;
+    if a variant is worse there, this column is not tested.
     """
 
     name: str
@@ -77,16 +79,8 @@ class Column:
     number: str
     unit: str
     better: str
-
-    def verdict(self, difference: float, p: float) -> str:
-        """The verdict on a difference. p: the p-value of the difference after Holm's correction."""
-        if self.better == "none":
-            return NOT_JUDGED
-        if math.isnan(p):
-            return NOT_TESTED
-        if p >= SIGNIFICANT:
-            return NO_CLEAR
-        return BETTER if (difference > 0) == (self.better == "higher") else WORSE
+    margin: float | None = None
+    gate: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,9 +134,10 @@ class StandardSet:
 
     parts: the parts in order. train: the command-line words that all trainings share. more: the command-line words that
     this size adds to all trainings. rate: the learning rate. hash: the hash of everything in the set that can change a
-    number. decides: the column by which a search keeps variants, how a difference in it varies over seeds (a standard
-    deviation), and the differences to look for; None if the set does not say. is_standard: True if this is the default
-    size, and the package has standings of this version of the set.
+    number. like: the stored variants that behave like RoPE, which say how much numbers vary over seeds. newer: the
+    version that replaces this one; None for the newest. decides: the column by which a search keeps variants, how a
+    difference in it varies over seeds (a standard deviation), and the differences to look for; None if the set does not
+    say. is_standard: True if this is the default size, and the package has standings of this version of the set.
     """
 
     name: str
@@ -153,6 +148,8 @@ class StandardSet:
     more: tuple[str, ...]
     rate: float
     parts: tuple[Part, ...]
+    like: tuple[Standing, ...] = ()
+    newer: str | None = None
     decides: tuple[Column, float, tuple[float, ...]] | None = None
 
     @property
@@ -188,17 +185,19 @@ def set_of(name: str, size: str, whole: Mapping[str, Any], found: Mapping[str, P
     }
     texts = {one: json.dumps({**decides, "more": more}, sort_keys=True) for one, more in sizes.items()}
     hashes = {one: hashlib.sha256(text.encode()).hexdigest()[:16] for one, text in texts.items()}
-    known = tuple(part_of(part, node) for part, node in parts.items())
+    known, known_values = tuple(part_of(part, node) for part, node in parts.items()), stored(name, SIZE)
     search = whole.get("decides") if size == SIZE else None  # at other sizes differences vary otherwise
     return StandardSet(
         name=name,
         size=size,
         hash=hashes[size],
-        is_standard=any(standing.hash == hashes.get(SIZE) for standing in stored(name, SIZE)),
+        is_standard=any(standing.hash == hashes.get(SIZE) for standing in known_values),
         train=tuple(whole["train"]),
         more=tuple(sizes[size]),
         rate=whole["rate"],
         parts=known,
+        like=tuple(one for one in known_values if one.name in whole.get("like", ())),
+        newer=whole.get("newer"),
         decides=None
         if search is None
         else (
@@ -313,7 +312,9 @@ class Standing:
         )
 
     def values(self, column: Column) -> dict[int, float]:
-        return self.numbers.get((column.part, column.number), {})
+        first, _, second = column.number.partition(" - ")
+        own, less = (self.numbers.get((column.part, name), {}) for name in (first, second))
+        return {seed: value - less[seed] for seed, value in own.items() if seed in less} if second else own
 
     def mean(self, column: Column) -> float | None:
         numbers = self.values(column).values()
@@ -381,27 +382,39 @@ def add(found: dict[str, Standing], standing: Standing) -> None:
 # -- how two compare
 
 
-def priors(baseline: Standing, found: Sequence[Standing], columns: Sequence[Column]) -> list[tuple[float, float]]:
-    """For each column, the prior (s0^2, d0) for `moderated`, fitted to all variants' differences from the baseline."""
-    fitted = (fitted_prior([paired(s, baseline, column) for s in found if s is not baseline]) for column in columns)
-    return [(variance, min(degrees, MOST_DEGREES)) for variance, degrees in fitted]
+def compared(own: Standing, baseline: Standing, the_set: StandardSet) -> list[dict[str, Any]]:
+    """A record for each column: the variant's mean, its difference from the baseline, and the verdict.
 
-
-def compared(
-    own: Standing, baseline: Standing, of_columns: Sequence[tuple[float, float]], columns: Sequence[Column]
-) -> list[dict[str, Any]]:
-    """A record for each column: the variant's mean, and its difference from the baseline, paired by seed.
-
-    own: the standing of the variant. of_columns: the prior of each column, from `priors`. p_holm is the p-value after
-    Holm's correction over the columns that get a verdict. A number that does not exist is None.
+    p_holm is p after Holm's correction over the judged columns: those with a direction that are no gate. Gates are a
+    family of their own; a gate is worse if its p is below 0.05 and the difference larger than its margin, and else it
+    has no verdict. A number that does not exist is None.
     """
-    pairs = [[] if own is baseline else paired(own, baseline, column) for column in columns]
-    tests = [moderated(values, prior) for values, prior in zip(pairs, of_columns, strict=True)]
-    judged = [n for n, column in enumerate(columns) if column.better != "none" and own is not baseline]
-    corrected = dict(zip(judged, holm([tests[n][-1] for n in judged]), strict=True))
+    columns = the_set.columns
+    tests = [tested(own, baseline, column, the_set.like) for column in columns]
+    worse = [(mean < 0) == (column.better == "higher") for column, (mean, *_) in zip(columns, tests, strict=True)]
+    of_gates = {column.gate for column in columns}
+    gates = [n for n, column in enumerate(columns) if column.name in of_gates]
+    judged = [n for n, column in enumerate(columns) if column.better != "none" and n not in gates]
+    missed = {
+        columns[n].name
+        for n, p in zip(gates, holm([tests[n][-1] for n in gates]), strict=True)
+        if p < SIGNIFICANT and worse[n] and abs(tests[n][0]) > (columns[n].margin or 0.0)
+    }
+    p_judged = [math.nan if columns[n].gate in missed else tests[n][-1] for n in judged]
+    corrected = dict(zip(judged, holm(p_judged), strict=True)) if own is not baseline else {}
     found = []
-    for n, (column, values, (difference, low, high, p)) in enumerate(zip(columns, pairs, tests, strict=True)):
-        mean, p_holm = own.mean(column), corrected.get(n, math.nan) if values else math.nan
+    for n, (column, (difference, half, within, p)) in enumerate(zip(columns, tests, strict=True)):
+        mean, p_holm = own.mean(column), corrected.get(n, math.nan)
+        if n not in corrected:
+            verdict = WORSE if column.name in missed else NOT_JUDGED
+        elif mean is None:
+            verdict = NO_VALUE
+        elif math.isnan(p_holm):
+            verdict = NOT_TESTED
+        elif p_holm < SIGNIFICANT:
+            verdict = WORSE if worse[n] else BETTER
+        else:
+            verdict = EQUIVALENT if column.margin is not None and within < column.margin else NO_CLEAR
         found.append(
             {
                 "metric": column.name,
@@ -409,18 +422,59 @@ def compared(
                 "variant": own.name,
                 "value": mean,
                 "difference": finite(difference),
-                "difference_low": finite(low),
-                "difference_high": finite(high),
+                "difference_low": finite(difference - half),
+                "difference_high": finite(difference + half),
                 "p": finite(p),
                 "p_holm": finite(p_holm),
-                "verdict": column.verdict(difference, p_holm) if values else NO_VALUE if mean is None else NOT_JUDGED,
+                "verdict": verdict,
+                "margin": column.margin,
+                "gate": column.gate,
                 "n_seeds": len(own.values(column)),
-                "n_pairs": len(values),
+                "n_pairs": len(own.values(column).keys() & baseline.values(column).keys()),
                 "unit": column.unit,
                 "better": column.better,
             }
         )
     return found
+
+
+def usual_variance(column: Column, like: Sequence[Standing]) -> tuple[float, int]:
+    """The variance of a column over seeds, pooled over variants that behave alike, and its degrees of freedom.
+
+    Both are 0 if no variant has two seeds.
+    """
+    runs = [np.array([*one.values(column).values()]) for one in like]
+    runs = [values for values in runs if len(values) > 1]
+    degrees = sum(len(values) - 1 for values in runs)
+    squares = sum(float(np.square(values - values.mean()).sum()) for values in runs)
+    return (max(squares / degrees, LEAST_SPREAD**2) if degrees else 0.0), degrees
+
+
+def tested(
+    own: Standing, baseline: Standing, column: Column, like: Sequence[Standing]
+) -> tuple[float, float, float, float]:
+    """(difference, half of its 95 % interval, the margin that its 90 % interval just fits into, p); NaN if unknown.
+
+    The means over all seeds of the two are compared, with the usual variance; if the variant's own seeds vary more than
+    this allows (an F test at 5 %), with their own. If it is unknown, the differences with the same seeds are tested.
+    """
+    (usual, degrees), pairs = usual_variance(column, like), paired(own, baseline, column)
+    mine, theirs = (np.array([*one.values(column).values()]) for one in (own, baseline))
+    if own is baseline or not (pairs or (degrees and len(mine) and len(theirs))):
+        return (math.nan,) * 4
+    if degrees:
+        mean, freedom = float(mine.mean() - theirs.mean()), len(mine) - 1
+        varies = float(mine.var(ddof=1)) if freedom else 0.0
+        if not freedom or varies <= usual * special.fdtri(freedom, degrees, 0.95):
+            varies, freedom = usual, degrees
+        error = math.sqrt(varies / len(mine) + usual / len(theirs))
+    else:
+        mean, freedom = statistics.fmean(pairs), len(pairs) - 1
+        error = statistics.stdev(pairs) / math.sqrt(len(pairs)) if freedom else math.nan
+    if error == 0:  # the same in every seed: the sign test
+        return mean, math.nan, abs(mean), 1.0 if mean == 0 else 2.0 ** (1 - len(pairs))
+    half, narrower = (error * error_widths(freedom + 1, level) if freedom else math.nan for level in (0.95, 0.90))
+    return mean, half, abs(mean) + narrower, p_of_mean(mean, error, freedom + 1)
 
 
 def paired(own: Standing, baseline: Standing, column: Column) -> list[float]:

@@ -16,15 +16,16 @@ from pandas import DataFrame
 
 from roundround.analysis.standings import (
     BETTER,
+    EQUIVALENT,
     NO_CLEAR,
     NO_VALUE,
+    NOT_TESTED,
     SIGNIFICANT,
     WORSE,
     Part,
     StandardSet,
     Standing,
     compared,
-    priors,
 )
 from roundround.report.comparison import sheet
 from roundround.report.drawing.tables import Cell, Record, Table, fixed, shown_p
@@ -36,21 +37,19 @@ from roundround.support.panels import Curve, Panel
 ABOUT, CSV, MARKDOWN = "bench.json", "bench.csv", "bench.md"
 FEW = 3  # variants beside the baseline that have a sentence each
 MOST_CURVES = 6
-WORDS = {BETTER: BETTER, NO_CLEAR: NO_CLEAR, WORSE: WORSE}  # of json; any other verdict: not measured
-CODES = {BETTER: 0, NO_CLEAR: 3, WORSE: 4}  # exit codes
-MARKS = {BETTER: "+", WORSE: "-"}
+CODES = {BETTER: 0, EQUIVALENT: 3, NO_CLEAR: 3, WORSE: 4}  # exit codes
+MARKS = {BETTER: "+", WORSE: "-", EQUIVALENT: "=", NOT_TESTED: "!"}
+COLOURED = (BETTER, WORSE)
 
 
 @dataclass
 class Standings:
     """The variants to show, compared with a baseline.
 
-    found: all variants that have values; how much differences vary between seeds is estimated from all of them. chosen:
-    the variants to show. tries: by variant, its try in the history of a search.
+    chosen: the variants to show. tries: by variant, its try in the history of a search.
     """
 
     set: StandardSet
-    found: Sequence[Standing]
     chosen: Sequence[Standing]
     baseline: Standing
     tries: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -59,8 +58,7 @@ class Standings:
     def rows(self) -> list[tuple[Standing, list[Record]]]:
         """Each chosen variant with its records: the baseline first, the others by name."""
         order = sorted(self.chosen, key=lambda s: (s is not self.baseline, s.name))
-        columns, known = self.set.columns, priors(self.baseline, self.found, self.set.columns)
-        return [(s, compared(s, self.baseline, known, columns)) for s in order]
+        return [(s, compared(s, self.baseline, self.set)) for s in order]
 
     def records(self) -> list[Record]:
         return [record for _, some in self.rows for record in some]
@@ -94,7 +92,7 @@ class Standings:
     def curves(self, part: Part) -> dict[str, Any]:
         """The values of a part's first metric at each length, for every seed of at most MOST_CURVES variants."""
         metric = part.columns[0].number.partition("@")[0]
-        clear = [sum(r["part"] == part.name and r["verdict"] in MARKS for r in some) for _, some in self.rows]
+        clear = [sum(r["part"] == part.name and r["verdict"] in COLOURED for r in some) for _, some in self.rows]
         most = sorted(range(1, len(self.rows)), key=lambda n: -clear[n])[: MOST_CURVES - 1]  # most differences
         drawn = [self.rows[n][0] for n in [0, *sorted(most)]]
         return {"x": "length", "variants": {s.name: s.curve(part.name, metric) for s in drawn}}
@@ -107,6 +105,8 @@ class Standings:
             for part, lines in standing.remarks.items()
             for line in lines
         ]
+        if self.set.newer:
+            own = [f"set {self.set.name} is an earlier version; set={self.set.newer} finds more differences", *own]
         return own if self.set.is_standard else [changed, *own]
 
     def sentences(self) -> list[str]:
@@ -127,10 +127,7 @@ class Standings:
                 "seeds": sorted(s.made),
                 "commits": sorted({str(made.get("commit")) for made in s.made.values()}),
                 "history": self.tries.get(s.name),
-                "numbers": [
-                    {**r, "verdict": None if r["better"] == "none" else WORDS.get(r["verdict"], "not measured")}
-                    for r in some
-                ],
+                "numbers": [{**r, "verdict": r["verdict"] or None} for r in some],
             }
             for s, some in self.rows[1:]
         ]
@@ -156,14 +153,15 @@ class Standings:
         for remark in self.remarks() if self.sentences() else []:
             print_status(remark)
         print_status(
-            f"+ is better, - is worse than {self.baseline.name}: paired by seed, p < {SIGNIFICANT} after Holm; all "
-            f"numbers, with their intervals, are in the file {CSV} of the run"
+            f"+ is better, - is worse than {self.baseline.name} (p < {SIGNIFICANT} after Holm), = is equivalent, ! is "
+            f"not tested; all numbers, with their intervals, are in the file {CSV} of the run"
         )
 
     def overview(self) -> Table:
         """A row for each variant, a column for each number.
 
-        A number is marked with + or - if it is significantly better or worse than the number of the baseline.
+        A number is marked with + or - if it is significantly better or worse than the number of the baseline, with = if
+        it is equivalent, and with ! if it is not tested.
         """
         title = f"standard set {self.set.name}, size {self.set.size}{'' if self.set.is_standard else ', changed'}"
         rows = [
@@ -174,8 +172,9 @@ class Standings:
 
 
 def verdict_of(records: Sequence[Record]) -> str:
-    """The verdict on a variant: worse if any number is, else better if any number is."""
-    return next((v for v in (WORSE, BETTER) if any(r["verdict"] == v for r in records)), NO_CLEAR)
+    """The verdict on a variant: worse if any number is, else better if any is, equivalent if all judged numbers are."""
+    verdicts = {str(record["verdict"]) for record in records} - {""}
+    return next((v for v in (WORSE, BETTER) if v in verdicts), EQUIVALENT if verdicts == {EQUIVALENT} else NO_CLEAR)
 
 
 def decision(name: str, one: Mapping[str, Any]) -> str:
@@ -194,23 +193,21 @@ def text(record: Record) -> str:
 
 
 def sentence(name: str, baseline: str, records: Sequence[Record]) -> str:
-    """The sentence about a variant: `half against rope: better in counting 1.5x (+0.82, p 0.003); worse in ...`."""
-    parts = []
-    for verdict in (BETTER, WORSE):
-        some = [record for record in records if record["verdict"] == verdict]
-        listed = [f"{r['metric']} ({fixed(r['difference'], 3, '+')}, p {shown_p(r['p_holm'])})" for r in some]
-        if listed:
-            parts.append(f"{verdict} in {', '.join(listed)}")
-    judged = [record for record in records if record["better"] != "none"]
-    n_rest = sum(record["verdict"] == NO_CLEAR for record in judged)
-    untested = [r["metric"] for r in judged if r["value"] is not None and r["p_holm"] is None]
-    missing = [record["metric"] for record in judged if record["value"] is None]
-    if n_rest:
-        parts.append(f"no clear difference in {n_rest} of {len(judged)} numbers")
-    if untested:
-        parts.append(f"too few seeds in common for {', '.join(untested)}")
-    if missing:
-        parts.append(f"{NO_VALUE} in {', '.join(missing)}")
+    """The sentence about a variant: `half against rope: better in counting (+0.82, p 0.003); equivalent in loss.`"""
+    of = {verdict: [r for r in records if r["verdict"] == verdict] for verdict in (*CODES, NOT_TESTED, NO_VALUE)}
+    parts = [
+        f"{verdict} in "
+        + ", ".join(
+            f"{r['metric']} ({fixed(r['difference'], 3, '+')}, p {shown_p(r['p_holm'] or r['p'])})" for r in of[verdict]
+        )
+        for verdict in (BETTER, WORSE)
+        if of[verdict]
+    ]
+    parts += [
+        f"{verdict} in {', '.join(r['metric'] for r in of[verdict])}"
+        for verdict in (EQUIVALENT, NO_CLEAR, NOT_TESTED, NO_VALUE)
+        if of[verdict]
+    ]
     return f"{name} against {baseline}: {'; '.join(parts)}."
 
 
@@ -225,14 +222,15 @@ def view(files: RunFiles, records: list[Record]) -> View:
     files.remarks.extend(about["remarks"])
     note = (
         f"Each number is the mean over the seeds. A cell is coloured if its difference from {about['baseline']} is "
-        f"significant (p < {SIGNIFICANT}, paired by seed, with Holm's correction over the row's numbers): blue and + "
-        "mean better, orange and - mean worse. The name of a number leads to its curves."
+        f"significant (p < {SIGNIFICANT}, with Holm's correction over the row's judged numbers): blue and + mean "
+        "better, orange and - mean worse. = is equivalent: the difference is within the margin. ! is not tested: "
+        "the variant is worse within the trained lengths of that task. The name of a number leads to its curves."
     )
     columns = [(column["name"], part["question"]) for part in about["parts"] for column in part["columns"]]
     rows: dict[str, list[dict[str, str]]] = {}
     for r in records:
         cell = {"text": text(r), "title": f"{r['variant']}: {r['metric']}, {r['unit']}"}
-        rows.setdefault(r["variant"], []).append(cell | {"kind": r["verdict"] if r["verdict"] in MARKS else ""})
+        rows.setdefault(r["variant"], []).append(cell | {"kind": r["verdict"] if r["verdict"] in COLOURED else ""})
     grid = {"columns": columns, "rows": list(rows.items())}
     standings = Section("Standings", note=note, part="bench.html.j2", values={"grid": grid})
     note = f"At most {MOST_CURVES} variants are drawn: those with the most significant differences in the part."

@@ -1,9 +1,11 @@
-"""The standard set and its stored values: their form, the pairing, the moderated test, the verdicts."""
+"""The standard set and its stored values: their form, the test of a difference, the verdicts."""
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,21 +13,24 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from roundround.analysis.intervals import fitted_prior, moderated
 from roundround.analysis.standings import (
     BETTER,
+    EQUIVALENT,
     NO_CLEAR,
+    NOT_TESTED,
     STANDINGS,
     WORSE,
     Column,
+    Part,
+    StandardSet,
     Standing,
     add,
     compared,
     complete,
     format_variant,
-    priors,
     read_set,
     read_standing,
+    usual_variance,
     variants_of,
 )
 from roundround.config.options import options_of
@@ -43,39 +48,67 @@ def standing(name: str, values: dict[str, list[float | None]], *, seeds: int = 3
     return found
 
 
-def column(better: str = "higher") -> Column:
-    return Column(name="copying", part="copying", number="token_accuracy@10", unit="share", better=better)
+def column(better: str = "higher", name: str = "copying", number: str = "token_accuracy@10", **more: Any) -> Column:
+    return Column(name=name, part="copying", number=number, unit="share", better=better, **more)
 
 
-# -- the moderated test
+def a_set(*columns: Column, like: Sequence[Standing] = ()) -> StandardSet:
+    return replace(V1, parts=(Part(name="copying", question="Does it?", columns=columns),), like=tuple(like))
 
 
-def groups(n: int, size: int, *, s0: float, d0: float, seed: int = 0) -> list[list[float]]:
-    """Differences whose variances are drawn as the model of `moderated` has it, around 0."""
-    rng = np.random.default_rng(seed)
-    variances = d0 * s0**2 / rng.chisquare(d0, n)
-    return [rng.normal(0, math.sqrt(variance), size).tolist() for variance in variances]
+def drawn(
+    rng: np.random.Generator, n: int, seeds: int, *, spread: float, of_seed: float = 0.0, means: float = 0.1
+) -> list[Standing]:
+    """n variants with other means, which share what a seed does: rows of a mean, an effect of the seed and a rest."""
+    effects = rng.normal(0, of_seed, seeds)
+    values = rng.normal(0.5, means, (n, 1)) + effects + rng.normal(0, spread, (n, seeds))
+    return [standing(f"own{k}", {"token_accuracy@10": row}, seeds=seeds) for k, row in enumerate(values.tolist())]
 
 
-def test_without_other_groups_it_is_students_test() -> None:
-    own = [0.3, 0.1, 0.4]
-    theirs = stats.ttest_1samp(own, 0)
-    _, low, high, p = moderated(own, (0.0, 0.0))
-    assert (p, low, high) == pytest.approx((theirs.pvalue, *theirs.confidence_interval(0.95)))
+# -- the test of a difference
 
 
-def test_the_prior_is_that_which_the_groups_were_drawn_from() -> None:
-    variance, degrees = fitted_prior(groups(100_000, 3, s0=0.2, d0=6.0))
-    assert math.sqrt(variance) == pytest.approx(0.2, rel=0.05)
-    assert degrees == pytest.approx(6.0, rel=0.15)
+def test_without_other_variants_it_is_students_paired_test() -> None:
+    own, base = [0.8, 0.7, 0.95], [0.5, 0.6, 0.55]
+    [found] = compared(
+        standing("nope", {"token_accuracy@10": [*own]}),
+        standing("rope", {"token_accuracy@10": [*base]}),
+        a_set(column()),
+    )
+    theirs = stats.ttest_rel(own, base)
+    interval = theirs.confidence_interval(0.95)
+    assert (found["p"], found["difference_low"], found["difference_high"]) == pytest.approx((theirs.pvalue, *interval))
 
 
-def test_p_values_are_uniform_where_there_is_no_difference() -> None:
-    drawn = groups(600, 3, s0=1.0, d0=4.0, seed=2)
-    prior = fitted_prior(drawn)
-    p = [moderated(own, prior)[-1] for own in drawn]
-    assert stats.kstest(p, "uniform").pvalue > 0.01
-    assert np.mean(np.array(p) < 0.05) == pytest.approx(0.05, abs=0.02)
+def test_how_a_number_varies_is_the_rest_of_an_analysis_of_variance() -> None:
+    like = drawn(np.random.default_rng(0), 19, 3, spread=0.04)
+    y = np.array([[*one.values(column()).values()] for one in like]).ravel()
+    variants = np.repeat(np.eye(19), 3, 0)
+    rest = y - variants @ np.linalg.lstsq(variants, y, rcond=None)[0]
+    assert usual_variance(column(), like) == pytest.approx((float(np.square(rest).sum()) / 38, 38))
+    assert usual_variance(column(), [like[0].without([2, 3])]) == (0.0, 0)
+
+
+@pytest.mark.parametrize("of_seed", [0.0, 0.05])
+def test_p_values_are_no_smaller_than_chance_where_there_is_no_difference(of_seed: float) -> None:
+    """What a seed does to all variants alike makes the difference smaller, and p larger."""
+    rng, p = np.random.default_rng(1), []
+    for _ in range(600):
+        rope, own, *like = drawn(rng, 21, 12, spread=0.05, of_seed=of_seed, means=0.0)
+        own, *like = (one.without(range(4, 13)) for one in (own, *like))
+        p.append(compared(own, rope, a_set(column(), like=like))[0]["p"])
+    assert stats.kstest(p, "uniform", alternative="greater").pvalue > 0.01
+    assert np.mean(np.array(p) < 0.05) < 0.07
+
+
+def test_a_variant_whose_seeds_vary_much_more_counts_by_its_own_variance() -> None:
+    like = [standing(f"like{n}", {"token_accuracy@10": [0.5, 0.51, 0.49]}) for n in range(5)]
+    base = standing("rope", {"token_accuracy@10": [0.5, 0.51, 0.49]})
+    own = standing("own", {"token_accuracy@10": [0.9, 0.5, 0.1]})
+    steady = standing("steady", {"token_accuracy@10": [0.6, 0.6, 0.6]})
+    of_own, of_steady = (compared(one, base, a_set(column(), like=like))[0] for one in (own, steady))
+    assert of_own["difference_high"] - of_own["difference_low"] > 1.9
+    assert of_steady["p"] < 0.001
 
 
 # -- verdicts
@@ -84,21 +117,49 @@ def test_p_values_are_uniform_where_there_is_no_difference() -> None:
 def test_a_variant_is_paired_with_the_baseline_seed_by_seed() -> None:
     base = standing("rope", {"token_accuracy@10": [0.5, 0.6, 0.7]})
     own = standing("nope", {"token_accuracy@10": [0.6, None, 0.9]})
-    [found] = compared(own, base, [(0.0, 0.0)], [column()])
+    [found] = compared(own, base, a_set(column()))
     assert (found["n_pairs"], found["value"]) == (2, pytest.approx(0.75))
     assert found["difference"] == pytest.approx(0.15)
 
 
+LIKE = [standing(f"like{n}", {"token_accuracy@10": [0.50 + 0.02 * (n % 2), 0.51, 0.49]}) for n in range(6)]
+
+
 @pytest.mark.parametrize(("better", "shift", "verdict"), [
     ("higher", 0.5, BETTER), ("higher", -0.5, WORSE), ("lower", 0.5, WORSE), ("lower", -0.5, BETTER),
-    ("higher", 0.0, NO_CLEAR), ("none", 0.5, ""),
+    ("higher", 0.001, EQUIVALENT), ("higher", 0.018, NO_CLEAR), ("none", 0.5, ""),
 ])  # fmt: skip
 def test_which_way_is_better_is_the_columns(better: str, shift: float, verdict: str) -> None:
     base = standing("rope", {"token_accuracy@10": [0.50, 0.52, 0.49]})
-    others = [standing(f"other{n}", {"token_accuracy@10": [0.5 + 0.01 * n, 0.5, 0.49]}) for n in range(5)]
     own = standing("nope", {"token_accuracy@10": [0.501 + shift, 0.519 + shift, 0.489 + shift]})
-    [found] = compared(own, base, priors(base, others, [column()]), [column(better)])
+    [found] = compared(own, base, a_set(column(better, margin=0.03), like=LIKE))
     assert found["verdict"] == verdict
+
+
+@pytest.mark.parametrize(("within", "beyond", "verdicts"), [
+    ([0.5, 0.51, 0.49], [0.9, 0.9, 0.9], ["", BETTER]), ([0.2, 0.2, 0.2], [0.9, 0.9, 0.9], [WORSE, NOT_TESTED]),
+    ([0.45, 0.45, 0.45], [0.9, 0.9, 0.9], ["", BETTER]), ([0.9, 0.9, 0.9], [0.1, 0.1, 0.1], ["", WORSE]),
+])  # fmt: skip
+def test_a_number_beyond_the_trained_lengths_is_tested_only_if_the_task_is_learned_as_well(
+    within: list[float | None], beyond: list[float | None], verdicts: list[str]
+) -> None:
+    columns = column(margin=0.1), column(name="further", number="token_accuracy@15", gate="copying")
+    like = [
+        standing(
+            f"like{n}", {key: [0.50 + 0.02 * (n % 2), 0.51, 0.49] for key in ("token_accuracy@10", "token_accuracy@15")}
+        )
+        for n in range(6)
+    ]
+    own = standing("own", {"token_accuracy@10": within, "token_accuracy@15": beyond})
+    found = compared(own, like[0], a_set(*columns, like=like))
+    assert [record["verdict"] for record in found] == verdicts
+    assert found[0]["p_holm"] is None, "a gate is in no family of judged numbers"
+
+
+def test_a_number_may_be_the_difference_of_two() -> None:
+    own = standing("own", {"token_accuracy@10": [0.9, 0.8, None], "token_accuracy@15": [0.5, 0.1, 0.3]})
+    rise = column(number="token_accuracy@15 - token_accuracy@10")
+    assert own.values(rise) == pytest.approx({1: -0.4, 2: -0.7})
 
 
 # -- variants and files
@@ -181,19 +242,6 @@ def test_a_stored_file_is_of_the_set_as_it_is(path: Path) -> None:
         of_attention = one.number.startswith("largest_weight") and found.variant.get("attention") == "gated_deltanet"
         there = found.values(one) or one.part in found.remarks or (one.part, one.number) in found.numbers
         assert there or of_attention, one.name
-
-
-def test_equal_variants_are_told_apart_no_oftener_than_the_p_value_says() -> None:
-    """All differences share the baseline's seeds, so that a quiet baseline makes all variances small at once."""
-    rng = np.random.default_rng(0)
-    p = []
-    for _ in range(400):
-        values = rng.normal(size=(22, 3)).tolist()
-        base, *others = (standing(f"other{n}", {"token_accuracy@10": own}) for n, own in enumerate(values))
-        [prior] = priors(base, others, [column()])
-        p += [compared(other, base, [prior], [column()])[0]["p"] or 1.0 for other in others]
-    assert np.mean(np.array(p) < 0.05) < 0.065
-    assert np.mean(np.array(p) < 0.05 / 19) < 0.0036
 
 
 def test_the_words_of_a_training_name_no_usual_option() -> None:

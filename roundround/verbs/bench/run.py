@@ -83,10 +83,10 @@ def bench(cfg: DictConfig, invocation: Invocation) -> int | None:
         runner = SetRunner(the_set, config, invocation, found, run.directory)
         for variant in named:
             runner.complete(variant, seeds)
-        name, every = format_variant(baseline), list(found.values())
+        name = format_variant(baseline)
         if name not in found:
             raise UserError(f"baseline {name} has no values{nearest(name, found)}")
-        chosen = [s for s in every if s.variant in [baseline, *wanted]] if wanted else every
+        chosen = [s for s in found.values() if not wanted or s.variant in [baseline, *wanted]]
         tries = {
             own: decide(history, about, the_set.decides, found[own], found[name], seeds, source)
             for own, source in (
@@ -94,7 +94,7 @@ def bench(cfg: DictConfig, invocation: Invocation) -> int | None:
             )
             if history is not None and the_set.decides is not None
         }
-        standings = report.Standings(the_set, every, chosen, found[name], tries)
+        standings = report.Standings(the_set, chosen, found[name], tries)
         run.results(standings.records(), variants=len(chosen))
         if run.writes:
             standings.leave(run.directory)
