@@ -1,0 +1,77 @@
+"""Makes the stored values of version 2 of the standard set from those of version 1 and from what is measured anew.
+
+    python benchmarks/standings_v2.py measure FOLDER    # hours; the part `induction` for every variant; resumable
+    python benchmarks/standings_v2.py merge FOLDER      # seconds; writes roundround/standings/v2/default
+
+The versions differ in the part `induction` (1,500 steps in place of 600) and in `flip_flop`, which left. A part that is
+the same in both is trained and measured by the same words, so its values hold for both. FOLDER keeps the runs. More
+seeds, such as RoPE's 4 to 12, are measured by `roundround bench set=v2 pe=rope seed=4 seeds=9`; their files go into
+FOLDER too.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from roundround.analysis.standings import STANDINGS, Standing, add, read_set, read_standing, read_yaml, stored
+from roundround.config.options import options_of
+from roundround.support.files import write_atomically
+
+PART, OLD, NEW, SIZE = "induction", "v1", "v2", "default"
+
+
+def set_of_one_part(folder: Path) -> Path:
+    """A folder for --config-dir with a set of PART alone, trained as in the new version."""
+    config, found = folder / "conf", options_of("bench", None)
+    whole = read_yaml(found[NEW]) | {"parts": [PART]}
+    (config / "bench" / PART).mkdir(parents=True, exist_ok=True)
+    keep = {key: whole[key] for key in ("parts", "train", "rate", "sizes")}
+    (config / "bench" / f"{PART}.yaml").write_text(json.dumps(keep))
+    (config / "bench" / PART / f"{PART}.yaml").write_text(found[f"{NEW}/{PART}"].read_text())
+    return config
+
+
+def measure(folder: Path) -> None:
+    config, like = set_of_one_part(folder), read_yaml(options_of("bench", None)[NEW])["like"]
+    standings = sorted(stored(OLD, SIZE), key=lambda one: (one.name != "rope", one.name not in like, -len(one.made)))
+    for one in standings:
+        words = [f"{key}={value}" for key, value in one.variant.items()]
+        own = [f"seeds={len(one.made)}", f"set={PART}", "--config-dir", str(config), f"outputs={folder / 'outputs'}"]
+        subprocess.run([sys.executable, "-m", "roundround", "bench", *words, *own], check=True)
+
+
+def merge(folder: Path) -> None:
+    new, old = read_set(NEW, SIZE, None), read_set(OLD, SIZE, None)
+    parts = {part.name: part for part in new.parts}
+    same = {part.name for part in old.parts if part.name in parts and part.train == parts[part.name].train}
+    assert same | {PART} == {*parts}
+    measured: dict[str, Standing] = {}
+    whole: dict[str, Standing] = {}
+    for path in sorted(folder.rglob("values/*.json")):
+        one = read_standing(path)
+        add(whole if one.hash == new.hash else measured, one)
+    for one in stored(OLD, SIZE):
+        again = measured.get(one.name)
+        if again is None or again.made.keys() < one.made.keys():
+            print(f"not yet: {one.name}")
+            continue
+        found = Standing(NEW, SIZE, new.hash, one.variant, one.rate)
+        found.numbers = {key: some for key, some in one.numbers.items() if key[0] in same}
+        found.numbers |= {key: some for key, some in again.numbers.items() if key[0] == PART}
+        found.remarks = {part: some for part, some in (one.remarks | again.remarks).items() if part in parts}
+        for seed, made in one.made.items():
+            both = dict.fromkeys(str(own["commit"]) for own in (made, again.made[seed]))
+            found.made[seed] = made | {"commit": " and ".join(both)}
+        into = {found.name: found}
+        if found.name in whole:
+            add(into, whole[found.name])
+        place = STANDINGS / NEW / SIZE
+        place.mkdir(parents=True, exist_ok=True)
+        write_atomically(place / found.file_name, into[found.name].as_json())
+
+
+if __name__ == "__main__":
+    {"measure": measure, "merge": merge}[sys.argv[1]](Path(sys.argv[2]).resolve())
