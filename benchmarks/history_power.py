@@ -19,9 +19,9 @@ from roundround.analysis.standings import format_variant, paired, read_set, stor
 
 Array = NDArray[np.float64]
 
-V1 = read_set("v1", "default", None)
-assert V1.decides is not None
-COLUMN, SPREAD, EFFECTS = V1.decides
+V2 = read_set("v2", "default", None)
+assert V2.decides is not None
+COLUMN, SPREAD, EFFECTS = V2.decides
 USUAL = 0.0137
 SEARCHES, TRIES = 1_000, 200
 NEEDED = np.array([e_needed(number + 1, 0) for number in range(TRIES)])  # before anything is kept
@@ -76,9 +76,9 @@ def kept_of_a_climb(
 
 def kept_of_stored(rng: np.random.Generator, *, searches: int = SEARCHES) -> float:
     """The same, where a try has a stored variant's differences around their mean, as wide as its standard deviation."""
-    found = [standing for standing in stored("v1", "default") if len(standing.made) == 3]
+    found = stored("v2", "default")
     [base] = [standing for standing in found if format_variant(standing.variant) == "rope"]
-    residuals = [np.array(paired(standing, base, COLUMN)) for standing in found if standing is not base]
+    residuals = [np.array(paired(standing, base, COLUMN)) for standing in found if len(standing.made) == 3]
     wide = np.array([math.sqrt(3 / 2) * (own - own.mean()) for own in residuals])  # [variant, seed]
     drawn = wide[rng.integers(len(wide), size=(searches, TRIES))]
     signs = rng.choice([-1.0, 1.0], size=(searches, TRIES, 3))

@@ -54,16 +54,17 @@ def merge(folder: Path) -> None:
         one = read_standing(path)
         add(whole if one.hash == new.hash else measured, one)
     for one in stored(OLD, SIZE):
-        again = measured.get(one.name)
-        if again is None or again.made.keys() < one.made.keys():
-            print(f"not yet: {one.name}")
-            continue
+        again = measured.get(one.name) or Standing(NEW, SIZE, new.hash, one.variant, one.rate)
+        if missing := one.made.keys() - again.made.keys():
+            print(f"{one.name}: {PART} is not measured yet for seed {', '.join(map(str, sorted(missing)))}")
         found = Standing(NEW, SIZE, new.hash, one.variant, one.rate)
         found.numbers = {key: some for key, some in one.numbers.items() if key[0] in same}
         found.numbers |= {key: some for key, some in again.numbers.items() if key[0] == PART}
         found.remarks = {part: some for part, some in (one.remarks | again.remarks).items() if part in parts}
+        if missing:
+            found.remarks[PART] = [f"seed {seed}: not measured yet" for seed in sorted(missing)]
         for seed, made in one.made.items():
-            both = dict.fromkeys(str(own["commit"]) for own in (made, again.made[seed]))
+            both = dict.fromkeys(str(own["commit"]) for own in (made, again.made.get(seed, made)))
             found.made[seed] = made | {"commit": " and ".join(both)}
         into = {found.name: found}
         if found.name in whole:

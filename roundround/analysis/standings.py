@@ -1,6 +1,6 @@
 """The standard set of `roundround bench`, the values that variants reached on the set, and comparisons of two variants.
 
-A set consists of conf/bench/v1.yaml and of one yaml file for each part, in the folder conf/bench/v1. A standing is a
+A set consists of conf/bench/v2.yaml and of one yaml file for each part, in the folder conf/bench/v2. A standing is a
 json file with the values that one variant reached, seed by seed. The package's own standings are in
 roundround/standings. A history is a file with the tries of a search and what was decided on each.
 
@@ -171,7 +171,7 @@ def read_set(name: str, size: str, config_dir: str | None) -> StandardSet:
     try:
         return set_of(name, size, read_yaml(sets[name]), found)
     except (KeyError, TypeError, AttributeError, AssertionError, OSError, OmegaConfBaseException) as error:
-        raise UserError(f"{sets[name]} or one of its parts does not have the form of conf/bench/v1: {error}") from error
+        raise UserError(f"{sets[name]} or one of its parts does not have the form of conf/bench/v2: {error}") from error
 
 
 def set_of(name: str, size: str, whole: Mapping[str, Any], found: Mapping[str, Path]) -> StandardSet:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ MOST_CURVES = 6
 CODES = {BETTER: 0, EQUIVALENT: 3, NO_CLEAR: 3, WORSE: 4}  # exit codes
 MARKS = {BETTER: "+", WORSE: "-", EQUIVALENT: "=", NOT_TESTED: "!"}
 COLOURED = (BETTER, WORSE)
+JUDGED, COST, GATE, DESCRIBED = "judged", "cost", "within the trained lengths", "described"  # groups of columns
 
 
 @dataclass
@@ -55,10 +57,33 @@ class Standings:
     tries: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @cached_property
+    def groups(self) -> dict[str, str]:
+        """The columns by name, in the order in which they are shown, each with its group."""
+        gates = {column.gate for column in self.set.columns}
+        costs = {part.name for part in self.set.parts if part.measures == "costs"}
+        of = {
+            c.name: GATE
+            if c.name in gates
+            else COST
+            if c.part in costs
+            else DESCRIBED
+            if c.better == "none"
+            else JUDGED
+            for c in self.set.columns
+        }
+        return {
+            name: group for wanted in (JUDGED, COST, GATE, DESCRIBED) for name, group in of.items() if group == wanted
+        }
+
+    @cached_property
     def rows(self) -> list[tuple[Standing, list[Record]]]:
         """Each chosen variant with its records: the baseline first, the others by name."""
         order = sorted(self.chosen, key=lambda s: (s is not self.baseline, s.name))
-        return [(s, compared(s, self.baseline, self.set)) for s in order]
+        found = []
+        for s in order:
+            records = {record["metric"]: record for record in compared(s, self.baseline, self.set)}
+            found.append((s, [records[name] for name in self.groups]))
+        return found
 
     def records(self) -> list[Record]:
         return [record for _, some in self.rows for record in some]
@@ -80,7 +105,9 @@ class Standings:
             "hash": self.set.hash,
             "standard": self.set.is_standard,
             "baseline": self.baseline.name,
+            "sentences": self.sentences(),
             "remarks": self.remarks(),
+            "groups": self.groups,
             "parts": parts,
         }
         write_json(directory / ABOUT, about)
@@ -168,7 +195,7 @@ class Standings:
             [Cell(s.name), len(s.made), *(Cell(text(r) + MARKS.get(r["verdict"], ""), r["value"]) for r in some)]
             for s, some in self.rows
         ]
-        return Table(title, ["variant", "seeds", *(column.name for column in self.set.columns)], rows, names=1)
+        return Table(title, ["variant", "seeds", *self.groups], rows, names=1)
 
 
 def verdict_of(records: Sequence[Record]) -> str:
@@ -226,23 +253,26 @@ def view(files: RunFiles, records: list[Record]) -> View:
         "better, orange and - mean worse. = is equivalent: the difference is within the margin. ! is not tested: "
         "the variant is worse within the trained lengths of that task. The name of a number leads to its curves."
     )
-    columns = [(column["name"], part["question"]) for part in about["parts"] for column in part["columns"]]
+    questions = {column["name"]: part["question"] for part in about["parts"] for column in part["columns"]}
+    groups = [(group, list(names)) for group, names in groupby(about["groups"], about["groups"].get)]
     rows: dict[str, list[dict[str, str]]] = {}
     for r in records:
         cell = {"text": text(r), "title": f"{r['variant']}: {r['metric']}, {r['unit']}"}
-        rows.setdefault(r["variant"], []).append(cell | {"kind": r["verdict"] if r["verdict"] in COLOURED else ""})
-    grid = {"columns": columns, "rows": list(rows.items())}
+        rows.setdefault(r["variant"], []).append(
+            cell | {"kind": r["verdict"].replace(" ", "-") if r["verdict"] in MARKS else ""}
+        )
+    grid = {"groups": groups, "questions": questions, "rows": list(rows.items())}
     standings = Section("Standings", note=note, part="bench.html.j2", values={"grid": grid})
     note = f"At most {MOST_CURVES} variants are drawn: those with the most significant differences in the part."
     curves = Section("Curves", note=note, panels=panels_of(about), anchor="curves")
     tables = []
     for part in about["parts"]:
-        units = "; ".join(f"{column['name']}: {column['unit']}" for column in part["columns"])
+        units = [f"{c['name']}: {c['unit']}" + f", margin {c['margin']}" * bool(c["margin"]) for c in part["columns"]]
         own = [r for r in records if r["part"] == part["name"]]
-        tables.append(sheet(f"{part['name']}: {units}", list(map(as_compared, own)), folded=True))
+        tables.append(sheet(f"{part['name']}: {'; '.join(units)}", list(map(as_compared, own)), folded=True))
     numbers = Section("Numbers", anchor="numbers", tables=tables)
     scope = [f"set {about['set']}, size {about['size']}, hash {about['hash']}"]
-    return View([standings, curves, numbers], scope=scope)
+    return View([standings, curves, numbers], scope=scope, findings=about["sentences"])
 
 
 def as_compared(record: Record) -> Record:

@@ -28,16 +28,16 @@ from roundround.analysis.standings import (
 )
 from roundround.support.errors import UserError
 
-V1 = read_set("v1", "default", None)
-assert V1.decides is not None
-LOSS, SPREAD, EFFECTS = V1.decides
-ABOUT = {"set": "v1", "baseline": {"pe": "rope", "softmax": "softmax"}}
-ROPE = next(standing for standing in stored("v1", "default") if standing.name == "rope")
+V2 = read_set("v2", "default", None)
+assert V2.decides is not None
+LOSS, SPREAD, EFFECTS = V2.decides
+ABOUT = {"set": "v2", "baseline": {"pe": "rope", "softmax": "softmax"}}
+ROPE = next(standing for standing in stored("v2", "default") if standing.name == "rope")
 
 
 def variant(*gains: float, first: int = 1) -> Standing:
     """A variant whose loss is below RoPE's by these gains; nan: no value."""
-    found = Standing("v1", "default", V1.hash, complete({"pe": "mine"}), 3e-3)
+    found = Standing("v2", "default", V2.hash, complete({"pe": "mine"}), 3e-3)
     for seed, gain in enumerate(gains, start=first):
         found.add(seed, {LOSS.part: {LOSS.number: 3.3 - gain}}, {}, {})
     return found
@@ -98,11 +98,11 @@ def test_the_shares_of_all_tries_add_up_to_alpha() -> None:
 
 
 def test_the_set_says_how_its_stored_values_vary() -> None:
-    pairs = [paired(standing, ROPE, LOSS) for standing in stored("v1", "default") if standing.name != "rope"]
+    pairs = [paired(standing, ROPE, LOSS) for standing in stored("v2", "default") if standing.name != "rope"]
     pairs = [some for some in pairs if len(some) == 3]
     assert math.sqrt(np.mean([np.var(some, ddof=1) for some in pairs])) == pytest.approx(SPREAD, abs=5e-5)
     assert (LOSS.part, LOSS.number, LOSS.better) == ("language", "nats_per_token@128", "lower")
-    assert read_set("v1", "small", None).decides is None
+    assert read_set("v2", "small", None).decides is None
 
 
 # -- searches
@@ -207,7 +207,7 @@ def test_many_writers_at_once_leave_a_whole_file(tmp_path: Path) -> None:
 DAMAGE: dict[str, Callable[[list[str]], str]] = {
     "torn": lambda lines: "\n".join(lines)[:-20],
     "a line is gone": lambda lines: lines[1],
-    "another set": lambda lines: lines[0].replace('"v1"', '"v2"'),
+    "another set": lambda lines: lines[0].replace('"v2"', '"v1"'),
     "another baseline": lambda lines: lines[0].replace('"rope"', '"nope"'),
     "a decision was changed": lambda lines: lines[0].replace('"kept": false', '"kept": true'),
     "a threshold was changed": lambda lines: lines[0].replace('"needed": 1', '"needed": 0.1'),

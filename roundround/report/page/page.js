@@ -9,6 +9,8 @@ function valueOf(cell) {
   return asNumber(cell.textContent.replace(/,/g, ""));
 }
 
+const namesOf = (table) => table.tHead.rows[table.tHead.rows.length - 1].cells; // above them: groups of columns
+
 function sortBy(table, column, header) {
   const descending = header.getAttribute("aria-sort") === "ascending";
   const numeric = header.classList.contains("number");
@@ -22,13 +24,13 @@ function sortBy(table, column, header) {
     if (Number.isNaN(p) || Number.isNaN(q)) return Number.isNaN(p) - Number.isNaN(q); // no number: always last
     return sign * (p < q ? -1 : p > q ? 1 : 0);
   });
-  for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
+  for (const other of namesOf(table)) other.removeAttribute("aria-sort");
   header.setAttribute("aria-sort", descending ? "descending" : "ascending");
   body.append(...rows);
 }
 
 for (const table of document.querySelectorAll("table.sortable")) {
-  Array.from(table.tHead.rows[0].cells).forEach(function (header, column) {
+  Array.from(namesOf(table)).forEach(function (header, column) {
     const button = document.createElement("button");
     button.type = "button";
     button.append(...header.childNodes);

@@ -67,7 +67,7 @@ def bench(cfg: DictConfig, invocation: Invocation) -> int | None:
     about = {"set": the_set.name, "size": the_set.size, "hash": the_set.hash, "baseline": baseline}
     history = None if config.history is None else home_expanded(config.history, "history")
     if history is not None and not (others and the_set.decides):
-        raise UserError("history= needs a variant to try, and a set and size that say what decides, as v1, default")
+        raise UserError("history= needs a variant to try, and a set and size that say what decides, as v2, default")
     if history is not None:
         read_tries(history, about)  # a damaged file is refused before anything is trained
     if config.device != "auto":
