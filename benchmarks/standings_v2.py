@@ -2,6 +2,7 @@
 
     python benchmarks/standings_v2.py measure FOLDER    # hours; the part `induction` for every variant; resumable
     python benchmarks/standings_v2.py merge FOLDER      # seconds; writes roundround/standings/v2/default
+    python benchmarks/standings_v2.py larger FOLDER     # half an hour each; docs/results/larger_size.md
 
 The versions differ in the part `induction` (1,500 steps in place of 600) and in `flip_flop`, which left. A part that is
 the same in both is trained and measured by the same words, so its values hold for both. FOLDER keeps the runs. More
@@ -21,26 +22,41 @@ from roundround.config.options import options_of
 from roundround.support.files import write_atomically
 
 PART, OLD, NEW, SIZE = "induction", "v1", "v2", "default"
+LARGER = [
+    "pe=rope",
+    "pe=alibi",
+    "pe=nope",
+    "pe=p_rope",
+    "softmax=ssmax",
+    "pe=fox",
+    "pe=nape",
+    "pe=p_rope_25",
+    "pe=sinusoidal",
+]
 
 
-def set_of_one_part(folder: Path) -> Path:
-    """A folder for --config-dir with a set of PART alone, trained as in the new version."""
+def run_part(part: str, folder: Path, *words: str) -> None:
+    """`roundround bench` with a set of one part alone, trained as in the new version."""
     config, found = folder / "conf", options_of("bench", None)
-    whole = read_yaml(found[NEW]) | {"parts": [PART]}
-    (config / "bench" / PART).mkdir(parents=True, exist_ok=True)
+    whole = read_yaml(found[NEW]) | {"parts": [part]}
+    (config / "bench" / part).mkdir(parents=True, exist_ok=True)
     keep = {key: whole[key] for key in ("parts", "train", "rate", "sizes")}
-    (config / "bench" / f"{PART}.yaml").write_text(json.dumps(keep))
-    (config / "bench" / PART / f"{PART}.yaml").write_text(found[f"{NEW}/{PART}"].read_text())
-    return config
+    (config / "bench" / f"{part}.yaml").write_text(json.dumps(keep))
+    (config / "bench" / part / f"{part}.yaml").write_text(found[f"{NEW}/{part}"].read_text())
+    more = [f"set={part}", "--config-dir", str(config), f"outputs={folder / 'outputs'}"]
+    subprocess.run([sys.executable, "-m", "roundround", "bench", *words, *more], check=True)
 
 
 def measure(folder: Path) -> None:
-    config, like = set_of_one_part(folder), read_yaml(options_of("bench", None)[NEW])["like"]
+    like = read_yaml(options_of("bench", None)[NEW])["like"]
     standings = sorted(stored(OLD, SIZE), key=lambda one: (one.name != "rope", one.name not in like, -len(one.made)))
     for one in standings:
-        words = [f"{key}={value}" for key, value in one.variant.items()]
-        own = [f"seeds={len(one.made)}", f"set={PART}", "--config-dir", str(config), f"outputs={folder / 'outputs'}"]
-        subprocess.run([sys.executable, "-m", "roundround", "bench", *words, *own], check=True)
+        run_part(PART, folder, *(f"{key}={value}" for key, value in one.variant.items()), f"seeds={len(one.made)}")
+
+
+def larger(folder: Path) -> None:
+    for variant in LARGER:
+        run_part("language", folder, variant, "size=small", f"baseline={variant}")
 
 
 def merge(folder: Path) -> None:
@@ -75,4 +91,4 @@ def merge(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    {"measure": measure, "merge": merge}[sys.argv[1]](Path(sys.argv[2]).resolve())
+    {"measure": measure, "merge": merge, "larger": larger}[sys.argv[1]](Path(sys.argv[2]).resolve())
