@@ -8,7 +8,6 @@ docs/results/forecasts.md.
 from __future__ import annotations
 
 import csv
-import math
 import sys
 from pathlib import Path
 

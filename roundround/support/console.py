@@ -104,7 +104,7 @@ def print_table(
         shown = next((names for names in kept if least(part_of(table, names)) <= room), kept[-1])
         for part in parts_of(table, shown, room):
             console.print(part, width=max(room, least(part)))  # the terminal wraps a column that alone is too wide
-        missing |= dict.fromkeys(name for name in leave if name not in shown)
+        missing |= dict.fromkeys(name for name in names if name not in shown)
     if missing:
         shows = f"a wider terminal{f' or {see}' * bool(see)} shows them"
         print(in_lines(f"not shown for lack of room: {', '.join(missing)}; {shows}", stream), file=stream)
