@@ -114,7 +114,6 @@ class Sums:
         """The probe of the texts, each so many times."""
         weights_N = torch.as_tensor(np.asarray(counts_N), dtype=torch.float64)
         norms, rows = PairNorms(len(self.norms)), RowStatistics(len(self.rows), 0)
-        norms.layouts = self.first.norms.layouts
         norms.sums = [weighted(sums, weights_N) for sums in self.norms]
         for own, count in zip(self.n_tokens, counts_N, strict=True):
             for which, n in own.items():
