@@ -1,11 +1,29 @@
-"""The claims of docs/results/norm_band.md, from the values of each seed in docs/results/norm_band."""
+"""The claims of norm_band.md and norm_band_public.md, from the values in docs/results/norm_band."""
 
 from __future__ import annotations
 
+from collections import Counter
+
+import norm_band_public
 import numpy as np
-from helpers_stored import check_claim, check_listed
-from results.norm_band import ASKED, CONTEXTS, LENGTHS, contexts, of_layers
-from results.stored import Array
+import pytest
+from helpers_stored import check_claim, check_listed, text_of
+from results import norm_band
+from results.norm_band import (
+    ASKED,
+    CASES,
+    CONTEXTS,
+    LENGTHS,
+    bounds,
+    contexts,
+    lengths_a_turn,
+    median_turn,
+    of_layers,
+    public_row,
+    rows_of_case,
+    verdict,
+)
+from results.stored import DOCS, Array
 
 from roundround.analysis.intervals import half_width, holm, paired_p
 
@@ -91,5 +109,110 @@ def test_training_makes_the_band() -> None:
     check_claim("norm_band", "Training makes it", numbers)
 
 
+STORIES, LOCAL, GLOBAL, SMOLLM2 = CASES
+
+
+def before(case: tuple[str, str], length: int, base: int, n_pairs: int) -> tuple[float, float]:
+    """The median and the share in the range where the same pairs turn at another base, in other lengths."""
+    pairs, (low, high) = np.array([int(row["pair"]) for row in rows_of_case(case)]), bounds()
+    turns = 2 * np.pi * base ** (pairs / n_pairs) / length
+    return float(np.median(turns)), float(((turns >= low) & (turns <= high)).mean())
+
+
+def test_every_layer_of_a_public_model_has_its_queries_and_keys() -> None:
+    assert [len(rows_of_case(case)) for case in CASES] == [10, 30, 6, 60]
+    for case in CASES:
+        assert len({(row["layer"], row["of"]) for row in rows_of_case(case)}) == len(rows_of_case(case))
+
+
+def test_a_wavelength_is_that_of_the_pair() -> None:
+    for case, base, n_pairs, length in (
+        (STORIES, 10_000, 4, 512),
+        (LOCAL, 10_000, 128, 512),
+        (GLOBAL, 1_000_000, 128, 32_768),
+        (SMOLLM2, 100_000, 32, 8_192),
+    ):
+        rows = rows_of_case(case)
+        waves = [2 * np.pi * base ** (int(row["pair"]) / n_pairs) / length for row in rows]
+        np.testing.assert_allclose(lengths_a_turn(rows), waves, rtol=1e-4)
+
+
+def test_the_prediction_is_that_of_the_small_models() -> None:
+    low, high = bounds()
+    np.testing.assert_allclose(norm_band_public.PREDICTED, (low, high), rtol=1e-4)
+    small = f"({2 * low:.2f} to {high / 2:.2f})"
+    check_claim("norm_band", "Prediction", [f"{low:.2f} to {high:.2f}", small])
+    inside = {
+        trained: [
+            np.mean([low <= wave <= high for wave in waves / length])
+            for theta in ASKED
+            for length in (LENGTHS if trained == "yes" else (256,))
+            for waves in of_layers("wavelength_of_strongest_pair", theta, length, trained)
+        ]
+        for trained in ("yes", "no")
+    }
+    numbers = f"{min(inside['yes']):.2f} to {max(inside['yes']):.2f}; before training {np.mean(inside['no']):.2f}"
+    check_claim("norm_band", "Spread", [numbers])
+
+
+def test_two_of_four_public_cases_hold() -> None:
+    found = Counter(verdict(case) for case in CASES)
+    assert found == {"holds": 2, "does not hold": 2}
+    assert {verdict(LOCAL), verdict(GLOBAL)} == {"holds"}
+    check_claim("norm_band", "No, it is no law", ["two of four cases hold"])
+    check_claim("norm_band", "In public models", ["2 of 4 cases hold"])
+    high = bounds()[1]
+    assert 1 < median_turn(rows_of_case(SMOLLM2)) / high < 1.001
+    assert median_turn(rows_of_case(STORIES)) > 2 * high
+
+
+def test_the_list_of_questions_has_the_same_numbers() -> None:
+    local, globally, *others = (f"{median_turn(rows_of_case(case)):.2f}" for case in (LOCAL, GLOBAL, SMOLLM2, STORIES))
+    (row,) = [line for line in (DOCS / "questions.md").read_text().splitlines() if "norm_band_public.md" in line]
+    low, high = bounds()
+    assert f"predicted {low:.2f} to {high:.2f}: {local} and {globally} (local and global" in row
+    assert f"of Gemma), {', '.join(others)};" in row
+    assert "two of four cases hold" in row
+
+
+def test_smollm2_lies_on_the_bound() -> None:
+    rows, (low, high) = rows_of_case(SMOLLM2), bounds()
+    median, turns = median_turn(rows), lengths_a_turn(rows)
+    percent = f"fails by {100 * (median / high - 1):.2f} %"
+    wider = ((turns >= low) & (turns <= median)).mean()
+    share = np.median([float(row["share"]) for row in rows])
+    numbers = [
+        f"median {median:.4f}, bound {high:.4f}",
+        f"would be {wider:.2f}",
+        percent,
+        f"{share:.2f} of the squared",
+    ]
+    check_claim("norm_band", "SmolLM2", numbers)
+
+
+def test_the_pairs_before_the_context_was_extended() -> None:
+    (smollm2, within), (low, high) = before(SMOLLM2, 2_048, 10_000, 32), bounds()
+    assert low < smollm2 < high
+    today = f"{median_turn(rows_of_case(SMOLLM2)) * 4:.1f}"
+    numbers = [f"in {smollm2:.2f} lengths there (share in range {within:.2f})", f"it is {today}"]
+    check_claim("norm_band", "Training may have set it", numbers)
+
+
+def test_stories260k_prefers_its_slowest_pair() -> None:
+    rows = rows_of_case(STORIES)
+    shares = [float(row["share"]) for row in rows]
+    assert {row["pair"] for row in rows} == {"3"}
+    check_claim("norm_band", "stories260K has", [f"has {min(shares):.2f} to {max(shares):.2f} of the squared norm"])
+
+
+def test_another_pair_and_another_bound_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert all(public_row(case) in text_of("norm_band") for case in CASES)
+    other = [row | {"wavelength": row["trained_length"]} for row in norm_band.PUBLIC]
+    monkeypatch.setattr(norm_band, "PUBLIC", other)
+    assert {verdict(case) for case in CASES} == {"holds"}
+    assert not any(public_row(case) in text_of("norm_band") for case in CASES)
+
+
 def test_every_claim_of_the_page_is_checked() -> None:
-    check_listed("norm_band", __file__, ["The rule"])
+    rules = ["The rule", "Texts", "Verdict"]
+    check_listed("norm_band", __file__, rules)
