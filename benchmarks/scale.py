@@ -126,7 +126,7 @@ def save(size: str, rounds: int) -> None:
 
 
 def curves() -> None:
-    """The table of docs/howto/clusters.md, from real commands."""
+    """The losses of docs/howto/clusters.md, from real commands."""
     with tempfile.TemporaryDirectory() as folder:
         found = {name: curve(Path(folder), *of) for name, of in CURVES.items()}
     reference = found["one process"]
