@@ -14,6 +14,7 @@ from conftest import ROOT
 
 from roundround.command_line.pages import GROUPS, NO_OPTIONS, group_names
 from roundround.config.options import conf_dir, options_of
+from roundround.support import __version__
 from roundround.verbs import VERBS
 
 
@@ -160,6 +161,11 @@ def test_the_start_page_names_every_howto_and_reference_page() -> None:
     table = (ROOT / "docs" / "index.md").read_text().partition("## Which page do I need?")[2]
     pages = [path for name in ("howto", "reference") for path in (ROOT / "docs" / name).glob("*.md")]
     assert [path.name for path in pages if f"({path.parent.name}/{path.name})" not in table] == []
+
+
+def test_the_citation_names_the_version_and_the_start_page_the_citation() -> None:
+    assert f"version: {__version__}" in (ROOT / "CITATION.cff").read_text().splitlines()
+    assert "`CITATION.cff`" in (ROOT / "docs" / "index.md").read_text()
 
 
 def test_no_page_is_long() -> None:

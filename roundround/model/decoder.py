@@ -208,7 +208,7 @@ class Decoder(nn.Module):
         if cache is not None:
             if step is not None or ends_BT is not None:
                 raise ValueError(
-                    "a cache holds one text at fixed positions; leave out step= (drawn positions) and ends_BT= "
+                    "a cache holds one text at fixed positions; leave out step= (random positions) and ends_BT= "
                     "(several documents)"
                 )
             pos_BT, valid_BT = cache.place(tokens_BT, pos_BT, valid_BT), None

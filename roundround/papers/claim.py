@@ -27,8 +27,8 @@ from roundround.support.panels import HeatMap, Panel
 
 AGREES, SIGN_AGREES, NO_CLEAR, DIFFERS = "agrees", "sign agrees", "no clear difference", "differs"
 JUDGED = (AGREES, SIGN_AGREES, NO_CLEAR, DIFFERS)  # from best to worst
-SHOWN = "shown"  # the verdict on a number that is not judged
-NOT_TESTED, DRAWN, NOT_RUN = "not tested", "drawn", "not run"  # the other verdicts on a figure
+SHOWN = "not judged"  # the verdict on a number that is not judged
+NOT_TESTED, DRAWN, NOT_RUN = "not tested", "plotted only", "not run"  # the other verdicts on a figure
 HOLDS, FAILS = "holds", "FAILS"  # the verdicts on a statement
 
 
@@ -111,7 +111,7 @@ def at_most(what: str, ours: float, bound: float, error: float = 0.0) -> Checked
 
 
 def shown(what: str, ours: float, published: float | None = None, error: float = 0.0) -> CheckedNumber:
-    """A number that is shown and not judged."""
+    """A number that is printed and not judged."""
     return CheckedNumber(what, float(ours), -math.inf, math.inf, published, error)
 
 
@@ -136,7 +136,7 @@ class Finding:
 
     @property
     def verdict(self) -> str:
-        """The verdict on a figure: the worst verdict of its judged numbers, unless it is untested or drawn."""
+        """The verdict on a figure: the worst verdict of its judged numbers, unless it is untested or plotted only."""
         if self.untested:
             return NOT_TESTED
         worst = max((c.verdict for c in self.comparisons if c.is_judged), key=JUDGED.index, default=NOT_RUN)
@@ -213,7 +213,7 @@ class Figure:
     def make(self, run: RunVerb, subject: Subject | None) -> Finding:
         """Make the figure again. subject: the model to use, if the figure shows a pretrained model.
 
-        If the subject is not the paper's own model, the numbers are shown and not judged.
+        If the subject is not the paper's own model, the numbers are printed and not judged.
         """
         assert self.measure is not None, "a figure that needs something else is refused before"
         if self.model is None or subject is None:

@@ -40,7 +40,7 @@ class RoPERandom(RotaryEncoding):
         if max_position < shape.train_length:
             raise ValueError(
                 f"max_position={max_position} must be at least the training length, {shape.train_length}: "
-                "positions are drawn without replacement"
+                "positions are sampled without replacement"
             )
         if positions not in (DRAWN, CONSECUTIVE):
             raise ValueError(f"positions={positions} must be {DRAWN} or {CONSECUTIVE}")
@@ -61,7 +61,7 @@ class RoPERandom(RotaryEncoding):
         n_tokens = pos_BT.shape[1]
         if n_tokens > self.max_position:
             raise ValueError(
-                f"{n_tokens} tokens exceed max_position={self.max_position}: positions are drawn without replacement"
+                f"{n_tokens} tokens exceed max_position={self.max_position}: positions are sampled without replacement"
             )
         n_drawn = max(n_tokens, self.shape.train_length)  # the same draw, whatever the longest example of the batch
         if isinstance(step, list):  # an evaluation: a draw for each row

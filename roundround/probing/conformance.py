@@ -23,7 +23,7 @@ from roundround.support.errors import UserError
 GIVEN = ("positions", "q", "k")  # the inputs
 MADE = ("inv_freq", "cos", "sin", "q_rotated", "k_rotated", "logits")
 ULP = 2.0**-23  # of float32
-AGREES, DIFFERS, HIDDEN = "agrees", "differs", "cannot be told"  # verdicts on a tensor
+AGREES, DIFFERS, HIDDEN = "agrees", "differs", "hidden by rounding"  # verdicts on a tensor
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -264,7 +264,7 @@ def draw(records: Sequence[Record], about: Mapping[str, Any], folder: Path, styl
 def picture_of(drawing: Drawing, sizes: Sizes) -> Any:
     """The drawing as a figure. Panels and lines beyond the number that can be read in one figure are left out."""
     panels, n_more = cut(drawing.panels)
-    note = f"{n_more:,} more settings are not drawn." if n_more else drawing.note
+    note = f"{n_more:,} more settings are not plotted." if n_more else drawing.note
     alike = all(isinstance(panel, Panel) for panel in panels)
     return figure_of(replace(drawing, panels=panels, note=note), sizes, alike=alike)
 
@@ -504,7 +504,7 @@ def sections_of(records: Sequence[Record], about: Mapping[str, Any], remarks: li
             section.note = f"{drawing.title}. {drawing.note}"
     for section in sections.values():
         if len(section.panels) > ON_A_PAGE:
-            drawn = f"{ON_A_PAGE} of {len(section.panels):,} panels are drawn"
+            drawn = f"{ON_A_PAGE} of {len(section.panels):,} panels are plotted"
             remarks.append(f"{section.title}: {drawn}; compare fewer settings to see the others")
             section.panels = section.panels[:ON_A_PAGE]
     return list(sections.values())

@@ -157,9 +157,10 @@ def curve_of(records: Iterable[Record], metric: str, name: str, x: str = "length
 def by_length(records: Sequence[Record], trained: Lengths) -> Panel:
     """Perplexity against the context length.
 
-    A second curve also counts the targets where two documents are joined. It is left out if it equals the first.
+    A second curve also counts the separator tokens. It is left out if it equals the first.
     """
-    curves = [curve_of(records, "perplexity", "perplexity"), curve_of(records, "perplexity_with_joints", "with joints")]
+    names = {"perplexity": "perplexity", "perplexity_with_joints": "with separators"}
+    curves = [curve_of(records, metric, name) for metric, name in names.items()]
     alike = np.array_equal(curves[0].y, curves[1].y)
     return Panel(
         TOKENS, "held-out perplexity", curves[:1] if alike else curves, "x", "Perplexity by context length",
@@ -175,7 +176,7 @@ def by_position(records: Sequence[Record], trained: Lengths) -> Panel:
     curves = [curve_by_place(f"context {length:,.0f}", points) for length, points in sorted(lines.items())]
     return Panel(
         BEFORE, "loss (nats per token)", curves, "x", "Loss by position in the window", marks=marks_of(trained),
-        note="A point is the mean over a range of positions, drawn in its middle.", possible=(0.0, None), widened=True,
+        note="A point is the mean over a range of positions, at its middle.", possible=(0.0, None), widened=True,
     )  # fmt: skip
 
 
@@ -359,7 +360,7 @@ def scope_of_task(records: Sequence[Record], trained: Lengths) -> list[str]:
     few = [n for r in records if (n := number(r.get("distinct"))) is not None and n < (number(r.get("examples")) or 0)]
     lines = [
         f"Test examples: {', '.join(counts)} at each length; intervals of 95 %." if counts else "",
-        f"Some examples were drawn more than once, and count once in the intervals: at least {min(few):,.0f} are "
+        f"Some examples were sampled more than once, and count once in the intervals: at least {min(few):,.0f} are "
         "distinct."
         if few
         else "",
@@ -421,7 +422,7 @@ TEXT = ResultKind(
         "perplexity": "perplexity",
         "nats_per_token": "nats per token",
         "nats_per_byte": "nats per byte",
-        "perplexity_with_joints": "with joints",
+        "perplexity_with_joints": "with separators",
     },
     figure="perplexity",
     title="Perplexity",

@@ -201,7 +201,7 @@ def scope(measured: Measured, config: Mapping[str, Any]) -> list[str]:
         f"Mean of {n} seeds in per cent, ± its 95 % interval; p: paired t-test against the plain softmax."
         if n > 1
         else "Per cent, one seed; intervals and p-values need two seeds.",
-        f"Each accuracy is over {config['test_sets']:,} sets of a size and a seed, drawn apart from the training sets.",
+        f"Each accuracy is over {config['test_sets']:,} sets of a size and a seed, apart from the training sets.",
         f"{MARK}: known only second-hand; the paper's numbers for {marked} items are less certain than the others."
         if marked
         else "",

@@ -79,7 +79,7 @@ def test_an_item_has_the_verdict_of_its_worst_number() -> None:
     assert Finding([agrees, sign]).verdict == "sign agrees"
     assert Finding([sign, unknown, agrees]).verdict == "no clear difference"
     assert Finding([unknown, differs, agrees]).verdict == "differs"
-    assert Finding([agrees], drawn=True).verdict == "drawn"
+    assert Finding([agrees], drawn=True).verdict == "plotted only"
     assert Finding([agrees, differs], drawn=True).verdict == "differs"
     assert Finding([differs], untested="another model").verdict == "not tested"
     assert Finding([]).verdict == Finding([shown("e", 5)]).verdict == "not run"

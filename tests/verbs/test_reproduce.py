@@ -59,7 +59,7 @@ def test_an_item_is_made_listed_and_written_down(
     assert not [path for path in Path("outputs").rglob("*") if path.is_file()]
     done = roundround("reproduce", "rope.fig1")
     assert done.code == 0, done.err
-    assert done.value("verdict", item="rope.fig1") == "drawn"
+    assert done.value("verdict", item="rope.fig1") == "plotted only"
     assert (done.directory / "figures" / "rope.fig1.svg").is_file()
     (tmp_path / "docs").mkdir()
     monkeypatch.setattr(report, "DOCS", tmp_path / "docs")
@@ -67,19 +67,19 @@ def test_an_item_is_made_listed_and_written_down(
     assert written.out.strip() == str(tmp_path / "docs" / "reproduction.md")
     page = (tmp_path / "docs" / "reproduction.md").read_text()
     assert (
-        "| [`rope.fig1`](reproduction/rope.fig1.svg) | one frequency suffices to attend to the token before | drawn |"
+        "| [`rope.fig1`](reproduction/rope.fig1.svg) | one frequency suffices to attend to the token before | plotted only |"
         in page
     )
     assert "| `rope.fig2` | aligned vectors decay with distance, Gaussian ones do not | not run |" in page
     assert "### rope.fig" not in page
-    assert "33 figures and tables: drawn 1, not run 32." in page
+    assert "33 figures and tables: plotted only 1, not run 32." in page
     assert (tmp_path / "docs" / "reproduction" / "rope.fig1.svg").is_file()
 
 
 def test_what_was_recorded_is_read_again(roundround: Callable[..., Done]) -> None:
     done = roundround("reproduce", "rope.fig1")
     (entry,) = read_entries(done.directory)
-    assert entry.verdict == "drawn"
+    assert entry.verdict == "plotted only"
     assert {(c.low, c.high) for c in entry.comparisons} == {(0.99, np.inf)}
     assert newest_entries("outputs")["rope.fig1"] == (entry, done.directory / "figures")
 
@@ -102,7 +102,7 @@ def test_what_this_machine_has_not_made_stays_on_the_page(
     roundround("reproduce", "rope.fig9", "outputs=another")
     written = roundround("reproduce", "--write-docs", "outputs=another")
     page = Path(written.out.strip()).read_text()
-    assert "to the token before | drawn |" in page
+    assert "to the token before | plotted only |" in page
     assert "### rope.fig9: agrees" in page
     assert {path.name for path in folder.glob("*.svg")} == {"rope.fig1.svg", "rope.fig9.svg"}
     assert str(tmp_path) not in (folder / "outcomes.json").read_text()

@@ -127,7 +127,7 @@ def facts(card: Card, decoder: Decoder) -> dict[str, str]:
         )
         what = "exact match on validation examples"
         learnt = {"task": code(with_arguments(choices.get("data"), config["data"]))}
-    drawn = "; measured at drawn positions, here at consecutive positions" if decoder.draws_positions else ""
+    drawn = "; measured at random positions, here at consecutive positions" if decoder.draws_positions else ""
     return {
         "parameters": f"{n_parameters(decoder):,}",
         "layers, width, heads, key heads": f"{len(decoder.layers)}, {shape.d_model}, {shape.n_heads}, "

@@ -139,7 +139,7 @@ def show_fitted(cfg: DictConfig, config: CheckConfig, invocation: Invocation, mo
             print_table(table)
             for kind, alike in ((one["kind"], one["alike"] or "no other guess that was asked") for one in found):
                 for guess in alike.split("; "):
-                    print_status(f"{kind}: cannot be told apart from the best: {guess}")
+                    print_status(f"{kind}: no clear difference from the best: {guess}")
     if wrong := [one["kind"] for one in found if one["verdict"] == DIFFERS]:
         raise Refuted(f"the weights contradict config.json: {', '.join(wrong)}")
 

@@ -74,7 +74,7 @@ from roundround.verbs.eval import EvalConfig
 if TYPE_CHECKING:
     from roundround.hf.load import ProbedHuggingFaceModel
 
-TO_LEAVE = ("with joints", "nats per byte")  # columns to drop if a terminal is narrow
+TO_LEAVE = ("with separators", "nats per byte")  # columns to drop if a terminal is narrow
 TIMES = (1, 2, 4)  # default lengths, as multiples of the longest length in training
 OF_TEXT = ("data", "stride", "max_tokens", "bos", "dispersion", "by")  # keys that the harness does not use
 OF_OTHERS = ("by", "length", "stride", "max_tokens", "bos", "examples", "dispersion")  # keys of text and tasks alone
