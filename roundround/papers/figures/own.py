@@ -250,7 +250,7 @@ def statements(run: RunVerb, claims: Mapping[str, str], remark: str = "", drawn:
 # -- max retrieval
 
 MEASURE = ("max-retrieval", "evaluate=[softmax,adaptive_temperature]")
-COMMAND = "roundround maxkey --temp adaptive"
+COMMAND = "roundround max-retrieval --temp adaptive"
 DRAWN = (16, 256, 4096)  # the numbers of items whose heat maps are drawn
 # the published polynomial: the entropy from which beta exceeds 1, and beta by entropy in nats
 START, SHAPE_AT = 0.849, {1.0: 1.27, 1.5: 1.85, 2.0: 2.10, 2.5: 2.20, 3.0: 2.25}
