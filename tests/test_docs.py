@@ -168,6 +168,25 @@ def test_the_citation_names_the_version_and_the_start_page_the_citation() -> Non
     assert "`CITATION.cff`" in (ROOT / "docs" / "index.md").read_text()
 
 
+@pytest.mark.parametrize(
+    ("words", "page"),
+    [
+        ("p-RoPE", "reference/encodings.md"), ("Add a normaliser", "howto/normaliser.md"),
+        ("Add an encoding", "howto/encoding.md"), ("seeds", "howto/seeds.md"), ("training loop", "howto/your_code.md"),
+        ("Fine-tune", "howto/model.md"), ("Slurm", "howto/clusters.md"),
+    ],
+)  # fmt: skip
+def test_what_is_searched_for_stands_in_a_heading_of_its_page(words: str, page: str) -> None:
+    """The search puts pages with all words in a heading first."""
+    headings = re.findall(r"^#+ (.+)$", (ROOT / "docs" / page).read_text(), re.MULTILINE)
+    assert any(words in heading for heading in headings)
+
+
+def test_a_hyphen_parts_words_in_the_index_as_in_what_is_typed() -> None:
+    separator = re.findall(r"separator: '(.+?)'  #", (ROOT / "docs" / "mkdocs" / "mkdocs.yml").read_text())[0]
+    assert re.split(separator, "p-RoPE, softmax.k=32 at 0.5") == ["p", "RoPE", "softmax", "k", "32", "at", "0.5"]
+
+
 def test_no_page_is_long() -> None:
     pages = [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md"]
     lengths = {str(path): path.read_text().count("\n") for path in pages}
