@@ -496,7 +496,7 @@ def sections_of(records: Sequence[Record], about: Mapping[str, Any], remarks: li
     for title, rows in by_metric(records).items():
         verb = str(rows[0].get("verb") or "")
         section = sections.setdefault(verb, Section(verb or "Measurements"))
-        section.tables.append(sheet(title, rows, folded=bool(section.tables)))
+        section.tables.append(sheet(in_words(title), rows, folded=bool(section.tables)))
     for drawing in drawings(records, about):
         section = sections.setdefault(drawing.section, Section(drawing.section))
         section.panels = [*section.panels, *drawing.panels]

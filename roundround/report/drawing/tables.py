@@ -237,5 +237,9 @@ def pivoted(fields: list[str], records: list[Record]) -> Table:
     return Table(title, [*varies, *metrics], cells, note=", ".join(fixed))
 
 
+WORDS = {"n_vocab": "vocabulary", "low": "lower end", "high": "upper end", "p_holm": "p (Holm)"}
+
+
 def in_words(name: str) -> str:
-    return name.replace("_", " ")
+    """The name of a field or a metric as people read it. Files keep the name itself."""
+    return WORDS.get(name) or name.removeprefix("n_").replace("_", " ").replace("joints", "separators")

@@ -258,7 +258,7 @@ def html(values: dict[str, Any], sections: Sequence[Section], scripts: Sequence[
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"shown": text, "exact": exact, "printable": escaped}
+    environment.filters |= {"shown": text, "exact": exact, "printable": escaped, "in_words": in_words}
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "sort_keys": False}
     return environment.get_template("page.html.j2").render(**own, **values)
 
