@@ -66,10 +66,8 @@ def test_an_item_is_made_listed_and_written_down(
     written = roundround("reproduce", "--write-docs")
     assert written.out.strip() == str(tmp_path / "docs" / "reproduction.md")
     page = (tmp_path / "docs" / "reproduction.md").read_text()
-    assert (
-        "| [`rope.fig1`](reproduction/rope.fig1.svg) | one frequency suffices to attend to the token before | plotted only |"
-        in page
-    )
+    row = "| [`rope.fig1`](reproduction/rope.fig1.svg) | one frequency suffices to attend to the token before |"
+    assert f"{row} plotted only |" in page
     assert "| `rope.fig2` | aligned vectors decay with distance, Gaussian ones do not | not run |" in page
     assert "### rope.fig" not in page
     assert "33 figures and tables: plotted only 1, not run 32." in page
