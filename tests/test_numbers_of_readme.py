@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 from collections import Counter
@@ -46,6 +47,29 @@ def test_adaptive_temperature_makes_each_of_twelve_models_worse() -> None:
     worse = [CROSSED[pe, "adaptive_temperature", n] - CROSSED[pe, "softmax", n] for pe in NAMES for n in LENGTHS]
     assert all((one > 0).all() for one in worse)
     assert f"each of {sum(map(len, worse)) // len(LENGTHS)} models worse" in README
+
+
+def test_the_table_of_engines_says_what_each_answered_and_how_it_refused() -> None:
+    table = (ROOT / "README.md").read_text().partition("| [found in engines]")[2].partition("\n\n")[0].splitlines()[2:]
+    engines = ("llama_cpp", "mlx_lm", "ctranslate2", "onnxruntime_genai", "vllm")
+    cases = ("llama-linear", "llama-llama3", "llama-yarn", "mistral", "gemma2", "gpt_oss")
+    with (DOCS / "engines" / "verdicts.csv").open(newline="") as file:
+        found = {(row["case"], row["engine"], row["form"]): row for row in csv.DictReader(file)}
+
+    def cell(case: str, engine: str) -> str:
+        new = found[case, engine, "transformers5"]
+        old = found.get((case, engine, "transformers4"), new)  # vLLM was asked with the new form alone
+        if (new["verdict"], old["verdict"]) == ("mistake", "agrees"):
+            return "older config"
+        assert new["verdict"] == old["verdict"]
+        if new["verdict"] == "refused":
+            return "refused" if re.search("not yet implemented|No conversion", new["words"]) else "no answer"
+        return "agrees" if new["verdict"] == "agrees" else "rounded" if "rounded" in new["words"] else "ignored"
+
+    assert len(table) == len(cases)
+    for case, row in zip(cases, table, strict=True):
+        printed = [one.strip().partition(",")[0] for one in row.strip("|").split("|")[1:]]
+        assert printed == [cell(case, engine) for engine in engines], case
 
 
 def test_the_table_of_max_retrieval_differs() -> None:
