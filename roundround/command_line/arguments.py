@@ -44,7 +44,7 @@ def read_command_line(args: list[str], verb: Verb) -> tuple[list[str], list[str]
         if "=" not in word and not word.startswith("~"):
             form = f"run={word}" if "run" in verb.keys else "key=value"
             quoted = f", or in quotes {shlex.quote(f'{before} {word}')}" if "=" in before else ""
-            raise UserError(f"'{word}' is no override; write {shlex.quote(form)}{quoted}")
+            raise UserError(f"'{word}' has no value; write {shlex.quote(form)}{quoted}")
     name = flag_value(flags, "--config-name") or config_name(verb.name)
     overrides = read_commas(list(map(quote_odd, overrides)), name, config_dir, jobs="--multirun" in flags)
     return overrides, flags, config_dir

@@ -404,7 +404,7 @@ def scope_of_harness(records: Sequence[Record]) -> list[str]:
     """Lines about the versions of lm_eval and of its tasks, about the context, and about the intervals."""
     one = records[0] if records else {}
     versions = ", ".join(f"{r['task']} {text_of(r.get('version'))}" for r in {r["task"]: r for r in records}.values())
-    begin = "nothing in front" if one.get("first_token") is None else f"{one['first_token']} in front"
+    begin = "no token before it" if one.get("first_token") is None else f"{one['first_token']} before it"
     return [
         f"lm_eval {one.get('lm_eval')}, task versions: {versions}",
         f"a context of at most {one.get('length'):,} tokens, {begin}",

@@ -45,7 +45,7 @@ def origin_of(run: PastRun) -> dict[str, Any]:
         ("started", time_of(manifest["started"]).isoformat(sep=" ", timespec="seconds")),
         ("duration", duration(run.seconds)),
         ("directory", str(run.directory)),
-        ("looks at the model of", looked_at if looked_at != str(run.directory) else None),
+        ("measures the model of", looked_at if looked_at != str(run.directory) else None),
         ("job of the sweep", manifest["sweep"]),
         ("seed", manifest["seed"]),
         ("device", manifest.get("device")),

@@ -35,12 +35,12 @@ CHANGE = "change"  # the share of the weight that moves when frequencies are set
 NONE = "none"  # the `ablate` of measurements before frequencies are set to zero
 LETTERS = {"diagonal": "D", "previous": "P", "sink": "K", "offset": "O", "semantic": "S", "local": "L", "diffuse": "-"}
 MEANINGS = {
-    "diagonal": "looks at the token itself",
-    "previous": "looks at the token before",
-    "sink": "looks at the text's first token, or another that most rows prefer",
-    "offset": "looks at one other fixed distance, of 2 to 32 tokens",
-    "semantic": "looks at a single token at no fixed distance",
-    "local": "looks at the token itself and the seven before",
+    "diagonal": "attends to the token itself",
+    "previous": "attends to the token before",
+    "sink": "attends to the text's first token, or another that most rows prefer",
+    "offset": "attends to one other fixed distance, of 2 to 32 tokens",
+    "semantic": "attends to a single token at no fixed distance",
+    "local": "attends to the token itself and the seven before",
     "diffuse": "spreads its weight",
 }
 NARROW = 6  # with at most so many heads in a row, the details of a head fit beside the map

@@ -312,7 +312,7 @@ def test_a_pretrained_model_is_asked_a_task(evaluated: Callable[..., Done]) -> N
     facts = {"task": "pairs", "version": 1.0, "lm_eval": lm_eval.__version__, "examples": 12, "of": 12, "shots": 0}
     assert record.items() >= {**facts, "length": 512, "first_token": "<s>", "metric": "acc"}.items()
     assert f"lm_eval {lm_eval.__version__}, task versions: pairs 1.0" in done.err
-    assert "a context of at most 512 tokens, <s> in front" in done.err
+    assert "a context of at most 512 tokens, <s> before it" in done.err
     assert "no text was cut" in done.err
     assert "12 (few)" in done.err
     assert done.out == f"{done.directory}\n"

@@ -254,5 +254,5 @@ def test_words_without_a_key(verb: str, typed: list[str], meant: list[str]) -> N
 
 
 def test_a_value_with_a_space_that_was_not_quoted_is_shown_in_quotes() -> None:
-    with pytest.raises(UserError, match=r"'fox' is no override; write run=fox, or in quotes 'prompt=The fox'$"):
+    with pytest.raises(UserError, match=r"'fox' has no value; write run=fox, or in quotes 'prompt=The fox'$"):
         read_command_line(["prompt=The", "fox"], verb_named("generate"))
