@@ -325,15 +325,18 @@ class Seen(Exception):
     """The layer has been called: the ones behind it are not needed."""
 
 
-def last_rows(probed: ProbedHuggingFaceModel, tokens: Sequence[int], n_rows: int) -> tuple[Tensor, Tensor, float]:
-    """Of HEAD the queries [Q, C] of the last rows, all keys [K, C], and the scale of their products."""
-    found: list[tuple[Tensor, Tensor, float]] = []
+def last_rows(
+    probed: ProbedHuggingFaceModel, tokens: Sequence[int], n_rows: int, heads: Sequence[tuple[int, int]]
+) -> dict[tuple[int, int], tuple[Tensor, Tensor, float]]:
+    """The queries [Q, C] of each head's last rows, all its keys [K, C], and the scale of their products."""
+    found: dict[tuple[int, int], tuple[Tensor, Tensor, float]] = {}
 
     def take(softmax: AttentionSoftmax, qkv: Sequence[Tensor], options: dict[str, Any]) -> None:
-        if softmax.shape.layer == HEAD[0]:
-            q, k = qkv[:2]
-            group = HEAD[1] * k.shape[1] // q.shape[1]
-            found.append((q[0, HEAD[1], -n_rows:].clone(), k[0, group].clone(), options["scale"]))
+        q, k = qkv[:2]
+        for layer, head in (own for own in heads if own[0] == softmax.shape.layer):
+            group = head * k.shape[1] // q.shape[1]
+            found[layer, head] = q[0, head, -n_rows:].clone(), k[0, group].clone(), options["scale"]
+        if len(found) == len(heads):
             raise Seen
 
     try:
@@ -341,7 +344,7 @@ def last_rows(probed: ProbedHuggingFaceModel, tokens: Sequence[int], n_rows: int
             probed.hidden(filled_up([tokens]), torch.arange(len(tokens))[None])
     except Seen:
         pass
-    return found[0]
+    return found
 
 
 def distance(opened: Opened, stream: Sequence[int], book: Sequence[int]) -> Iterator[Record]:
@@ -374,7 +377,7 @@ def looked_up(
     others = (token for token in torch.randint(*IDS, (2 * apart,), generator=generator).tolist() if token not in copied)
     tokens = [probed.first_token, *copied, *islice(others, apart - COPIED), *copied]
     with probed.with_frequencies([table if n == changed else kept for n, kept in enumerate(own)]):
-        q, k, scale = last_rows(probed, tokens, COPIED)
+        q, k, scale = last_rows(probed, tokens, COPIED, [HEAD])[HEAD]
     rows = torch.arange(len(tokens) - COPIED, len(tokens) - 1)  # behind the last another token comes
     seen = torch.arange(len(tokens)) <= rows[:, None]
     logits = (q[:-1] @ k.T * scale).masked_fill(~seen, -torch.inf)
