@@ -1,8 +1,8 @@
-"""What docs/results/induction_heads.md measures: python benchmarks/induction_heads.py MODEL FOLDER [LENGTH]
+"""What docs/results/induction_heads.md measures: python benchmarks/induction_heads.py MODEL FOLDER
 
 MODEL: a folder whose name is in PLANS. Writes FOLDER/NAME_heads.csv, the weight of every head on the token after the
 first copy in short texts, and FOLDER/NAME.csv, a row for each text, distance, induction head and share of pairs at
-rest. It goes on where it stopped: texts that are in NAME.csv are not read again. LENGTH: texts of this length only.
+rest. It goes on where it stopped: texts that are in NAME.csv are not read again.
 Shapes: P pairs, C head channels, R rows, K keys.
 """
 
@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from gemma3_windows import Record, last_rows, mean_with_ends, write
@@ -29,25 +30,30 @@ from roundround.probing.ablation import parse_band, without
 Head = tuple[int, int]  # layer, head
 
 COPIED, IDS = 64, (1000, 49_000)  # tokens of a segment that comes twice; from which tokens they are drawn
-SHORT, N_SHORT, LEAST = 2 * COPIED + 1, 20, 0.3  # tokens of a short text, texts, weight of an induction head
+SHORT, N_SHORT, LEAST = (
+    (2 * COPIED + 1, (COPIED,)),
+    20,
+    0.3,
+)  # length and distance of a short text, texts, weight of an induction head
 OTHER_SEEDS = 100  # seeds of the texts by which heads are chosen begin here
-AT_REST = (0.25, 0.375)
-MEASURES = ("gap", "over_first", "weight", "odds")
+TURNING, AT_REST, ALL = 0.0, (0.25, 0.375), 1.0  # shares of the pairs at rest
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Long texts: tokens, texts, distances, and how many texts are also read with pairs at rest in every layer."""
+    """Long texts: tokens, texts, distances; how many are also read with all of a head's pairs at rest, and how many
+    with three eighths of the pairs at rest in every layer."""
 
     length: int
     n_texts: int
     distances: tuple[int, ...]
+    n_all: int
     n_everywhere: int
 
 
 PLANS = {
-    "smollm2-135m-instruct": Plan(8192, 20, (64, 512, 2048, 4096, 7680), 5),
-    "gemma-3-270m": Plan(32768, 6, (64, 512, 2048, 8192, 16384, 32256), 0),
+    "smollm2-135m-instruct": Plan(8192, 20, (64, 512, 2048, 4096, 7680), 5, 5),
+    "gemma-3-270m": Plan(32768, 6, (64, 512, 2048, 8192, 16384, 32256), 6, 0),
 }
 
 
@@ -71,24 +77,27 @@ def at_rest(x_NC: Tensor, first: int, resting_P: Tensor) -> Tensor:
 
 
 def measured(logits_RK: Tensor, target_R: Tensor) -> dict[str, float]:
-    """MEASURES, means over rows, of logits that are -inf where a row does not see."""
+    """Means over rows of logits that are -inf where a row does not see."""
     rows = torch.arange(len(target_R))
     target, left = logits_RK[rows, target_R], logits_RK.clone()
     left[rows, target_R] = -torch.inf
     odds = target - left.logsumexp(-1)
-    found = (target - left[:, 1:].amax(-1), target - logits_RK[:, 0], odds.sigmoid(), odds)
-    return dict(zip(MEASURES, (float(values.mean()) for values in found), strict=True))
+    found = {"gap": target - left[:, 1:].amax(-1), "over_first": target - logits_RK[:, 0]}
+    found |= {"weight": odds.sigmoid(), "odds": odds}
+    return {name: float(values.mean()) for name, values in found.items()}
 
 
 def read(
-    probed: ProbedHuggingFaceModel, seed: int, length: int, distances: Sequence[int], heads: Sequence[Head], first: int
+    probed: ProbedHuggingFaceModel, seed: int, at: tuple[int, Sequence[int]], heads: Sequence[Head], *shares: float
 ) -> list[Record]:
-    """The rows of one text."""
-    tokens, starts = text(seed, length, distances, first)
+    """The rows of one text, `at` its length and distances, with these shares of the head's pairs at rest."""
+    length, distances = at
+    assert probed.first_token is not None
+    tokens, starts = text(seed, length, distances, probed.first_token)
     n_rows, table_P = length - min(starts.values()), min(probed.tables(), key=lambda table: float(table.min()))
     found: list[Record] = []
     for head, (q, k, scale) in last_rows(probed, tokens, n_rows, heads).items():
-        for share in (0.0, *AT_REST):
+        for share in shares:
             resting_P = table_P - without(table_P, [parse_band(f"lowest:{share}")]) if share else table_P * 0
             q_RC, k_KC = at_rest(q, length - n_rows, resting_P), at_rest(k, 0, resting_P)
             for distance, start in starts.items():
@@ -100,46 +109,42 @@ def read(
     return found
 
 
-def main(path: str, folder: str, only: str = "") -> None:
+def main(path: str, folder: str) -> None:
     disable_progress_bar()
-    name, out = Path(path).name, Path(folder)
-    plan = PLANS[name]
+    name, out, plan = Path(path).name, Path(folder), PLANS[Path(path).name]
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval().requires_grad_(False)
     tokenizer = AutoTokenizer.from_pretrained(path)
     file, records = out / f"{name}.csv", list[Record]()
     if file.exists():
         with file.open() as stored:
             records += csv.DictReader(stored)
-    done = {(int(row["length"]), int(row["text"]), row["where"]) for row in records}
+    done = {(int(row["length"]), int(row["text"]), row["where"], float(row["at_rest"])) for row in records}
     with installed(model):
-        probed, first = ProbedHuggingFaceModel(name, model, tokenizer), tokenizer.bos_token_id
-        heads = chosen(probed, out / f"{name}_heads.csv", first)
-        print(f"{len(heads)} induction heads: {heads}", flush=True)
-        jobs = [(SHORT, (COPIED,), seed, "head") for seed in range(N_SHORT)]
-        jobs += [(plan.length, plan.distances, seed, "head") for seed in range(plan.n_texts)]
-        jobs += [(plan.length, plan.distances, seed, "every layer") for seed in range(plan.n_everywhere)]
-        for length, distances, seed, where in jobs:
-            if (length, seed, where) in done or only not in ("", str(length)):
-                continue
-            if where == "head":
-                records += read(probed, seed, length, distances, heads, first)
-            else:
-                band = [parse_band(f"lowest:{AT_REST[-1]}")]
+        probed, usual = ProbedHuggingFaceModel(name, model, tokenizer), (TURNING, *AT_REST)
+        probed.first_token = tokenizer.bos_token_id  # SmolLM2's tokenizer does not put it there by itself
+        heads, long = chosen(probed, out / f"{name}_heads.csv"), (plan.length, plan.distances)
+        jobs: list[Any] = [(SHORT, seed, "head", usual) for seed in range(N_SHORT)]
+        jobs += [(long, seed, "head", (*usual, ALL) if seed < plan.n_all else usual) for seed in range(plan.n_texts)]
+        jobs += [(long, seed, "every layer", AT_REST[1:]) for seed in range(plan.n_everywhere)]
+        for at, seed, where, shares in jobs:
+            left = [share for share in shares if (at[0], seed, where, share) not in done]
+            if left and where == "head":
+                records += read(probed, seed, at, heads, *left)
+            elif left:
+                band = [parse_band(f"lowest:{left[0]}")]
                 with probed.with_frequencies([without(table, band) for table in probed.tables()]):
-                    found = [row for row in read(probed, seed, length, distances, heads, first) if not row["at_rest"]]
-                records += [row | {"at_rest": AT_REST[-1], "where": where} for row in found]
+                    found = read(probed, seed, at, heads, TURNING)
+                records += [row | {"at_rest": left[0], "where": where} for row in found]
             write(file, records)
-            print(length, seed, where, flush=True)
 
 
-def chosen(probed: ProbedHuggingFaceModel, file: Path, first: int) -> list[Head]:
+def chosen(probed: ProbedHuggingFaceModel, file: Path) -> list[Head]:
     """The induction heads of layers without a window; the file gets the weight of every head."""
     every = [(softmax.shape.layer, head) for softmax in probed.normalisers for head in range(softmax.shape.n_heads)]
     weights: dict[str, list[float]] = defaultdict(list)
     for seed in range(OTHER_SEEDS, OTHER_SEEDS + N_SHORT):
-        for row in read(probed, seed, SHORT, (COPIED,), every, first):
-            if not row["at_rest"]:
-                weights[row["head"]].append(row["weight"])
+        for row in read(probed, seed, SHORT, every, TURNING):
+            weights[row["head"]].append(row["weight"])
     means = {head: mean_with_ends(own) for head, own in weights.items()}
     windows = dict(zip(probed.layers, probed.windows(), strict=True))
     write(file, [{"head": head, "window": windows[int(head.split(".")[0])] or ""} | own for head, own in means.items()])

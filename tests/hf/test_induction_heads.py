@@ -30,9 +30,16 @@ def model() -> PreTrainedModel:
     return tiny("llama", vocab_size=49_000, max_position_embeddings=1024)
 
 
-def rows_of(script: Any, model: PreTrainedModel, heads: list[tuple[int, int]]) -> dict[tuple[int, str, float], Any]:
+def rows_of(
+    script: Any, model: PreTrainedModel, *shares: float, resting: str = ""
+) -> dict[tuple[int, str, float], Any]:
+    """The numbers of two heads; resting: a band that rests in every layer."""
     with installed(model):
-        found = script.read(ProbedHuggingFaceModel("tiny", model, None), 3, LENGTH, DISTANCES, heads, 1)
+        probed = ProbedHuggingFaceModel("tiny", model, None)
+        probed.first_token = 1
+        tables = [without(table, [parse_band(resting)] if resting else []) for table in probed.tables()]
+        with probed.with_frequencies(tables):
+            found = script.read(probed, 3, (LENGTH, DISTANCES), [(0, 1), (1, 2)], *shares)
     return {(row["distance"], row["head"], row["at_rest"]): row for row in found}
 
 
@@ -57,7 +64,7 @@ def test_no_first_copy_of_a_plan_lies_among_second_copies(script: Any, name: str
 def test_numbers_are_those_of_the_models_own_attention(script: Any, model: PreTrainedModel) -> None:
     tokens, starts = script.text(3, LENGTH, DISTANCES, 1)
     stock = model(torch.tensor([tokens]), output_attentions=True, use_cache=False).attentions
-    found = rows_of(script, model, [(0, 1), (1, 2)])
+    found = rows_of(script, model, 0.0)
     for layer, head in ((0, 1), (1, 2)):
         for distance, start in starts.items():
             rows = torch.arange(start, start + 63)
@@ -79,14 +86,10 @@ def test_numbers_are_those_of_the_models_own_attention(script: Any, model: PreTr
 
 def test_rest_in_the_head_is_rest_in_the_first_layer_and_not_in_the_second(script: Any, model: PreTrainedModel) -> None:
     """The inputs of the first layer do not depend on the frequencies."""
-    own = rows_of(script, model, [(0, 1), (1, 2)])
-    with installed(model):
-        probed = ProbedHuggingFaceModel("tiny", model, None)
-        with probed.with_frequencies([without(table, [parse_band("lowest:0.375")]) for table in probed.tables()]):
-            found = script.read(probed, 3, LENGTH, DISTANCES, [(0, 1), (1, 2)], 1)
-    everywhere = {(row["distance"], row["head"]): row["gap"] for row in found if not row["at_rest"]}
+    own = rows_of(script, model, 0.0, 0.375)
+    everywhere = rows_of(script, model, 0.0, resting="lowest:0.375")
     for distance in DISTANCES:
         at_rest, turning = (own[distance, "0.1", share]["gap"] for share in (0.375, 0.0))
-        assert at_rest == pytest.approx(everywhere[distance, "0.1"], abs=1e-3)
+        assert at_rest == pytest.approx(everywhere[distance, "0.1", 0.0]["gap"], abs=1e-3)
         assert abs(at_rest - turning) > 0.01
-    assert any(abs(own[d, "1.2", 0.375]["gap"] - everywhere[d, "1.2"]) > 0.01 for d in DISTANCES)
+    assert any(abs(own[d, "1.2", 0.375]["gap"] - everywhere[d, "1.2", 0.0]["gap"]) > 0.01 for d in DISTANCES)
