@@ -11,7 +11,7 @@ from functools import cache
 
 import numpy as np
 
-from results.stored import DOCS, Array, family, printed
+from results.stored import DOCS, Array, family
 from roundround.analysis.intervals import half_width
 from roundround.report.drawing.figures import save_drawing
 from roundround.support.panels import Curve, Drawing, Panel
@@ -32,6 +32,13 @@ def stored(model: str) -> dict[Key, dict[str, Array]]:
             for measure in ("gap", "over_first", "weight", "odds"):
                 found[settings][measure].append(float(row[measure]))
     return {key: {name: np.array(own) for name, own in measures.items()} for key, measures in found.items()}
+
+
+@cache
+def weights(model: str) -> dict[str, tuple[float, str]]:
+    """The weight by which heads are chosen, and the window of the layer, of every head."""
+    with (DOCS / "induction_heads" / f"{model}_heads.csv").open() as file:
+        return {row["head"]: (float(row["value"]), row["window"]) for row in csv.DictReader(file)}
 
 
 def heads() -> list[Head]:
@@ -99,17 +106,26 @@ def interval(values_S: Array, digits: int = 2, sign: str = "+") -> str:
     return f"{middle:{sign}.{digits}f} ({middle - half:{sign}.{digits}f} to {middle + half:{sign}.{digits}f})"
 
 
-def row_of(own: Head) -> str:
-    (falls, p_falls), (less, p_less) = told("falls")[own], told("less at rest")[own]
-    cells = [f"{NAMES[own[0]]} {own[1]}", interval(falls), printed(p_falls), interval(less), printed(p_less)]
+def change(own: Head, distance: int) -> Array:
+    """The gap with three eighths at rest less that with all turning: [S]."""
+    return values(own, "gap", distance, REST) - values(own, "gap", distance)
+
+
+def row_of_gaps(own: Head) -> str:
+    far, less = distances(own[0])[-1], told("less at rest")[own][0]
+    cells = [f"{NAMES[own[0]]} {own[1]}", *map(interval, (fall(own), less, change(own, far), change(own, NEAR)))]
     return f"| {' | '.join([*cells, verdict(own)])} |"
 
 
 def row_of_parts(own: Head) -> str:
-    keys, distance = parts(own)
     far = distances(own[0])[-1]
-    weights = (values(own, "weight", NEAR, short=True), values(own, "weight", NEAR), values(own, "weight", far))
-    cells = [f"{NAMES[own[0]]} {own[1]}", *(f"{w.mean():.2f}" for w in weights), interval(keys), interval(distance)]
+    weights = (
+        values(own, "weight", NEAR, short=True),
+        values(own, "weight", NEAR),
+        values(own, "weight", far),
+        values(own, "weight", far, REST),
+    )
+    cells = [f"{NAMES[own[0]]} {own[1]}", *(f"{w.mean():.2f}" for w in weights), *map(interval, parts(own))]
     return f"| {' | '.join([*cells, mostly(own)])} |"
 
 
@@ -117,21 +133,24 @@ def draw() -> None:
     """The gap by distance: heads of a model with all pairs turning and, beside them, with three eighths at rest."""
     panels = []
     for model, name in NAMES.items():
-        at = distances(model)
+        some, at = [own for own in heads() if own[0] == model], distances(model)
+        gaps = {(own, rest): [values(own, "gap", d, rest) for d in at] for own in some for rest in (0.0, REST)}
+        ends = [x.mean() + sign * half_width(x) for of_head in gaps.values() for x in of_head for sign in (-1, 1)]
         for rest, words in ((0.0, "all pairs turn"), (REST, "three eighths at rest")):
             curves = []
-            for own in (own for own in heads() if own[0] == model):
-                gaps = [values(own, "gap", distance, rest) for distance in at]
-                middle, half = np.array([gap.mean() for gap in gaps]), np.array([half_width(gap) for gap in gaps])
-                style = [head for _, head in heads() if _ == model].index(own[1])
-                curves.append(Curve(own[1], at, middle, low=middle - half, high=middle + half, style=style))
-            panels.append(Panel("tokens apart", "gap (nats)", curves, "x", title=f"{name}, {words}", x_ticks=at))
+            for own in some:
+                middle, half = (np.array([f(x) for x in gaps[own, rest]]) for f in (np.mean, half_width))
+                curves.append(Curve(own[1], at, middle, low=middle - half, high=middle + half))
+            title, possible = f"{name}, {words}", (float(min(ends)), float(max(ends)))
+            panels.append(
+                Panel("tokens apart", "gap (nats)", curves, "x", title, possible=possible, whole=True, x_ticks=at)
+            )
     title = "The target's logit less the largest other, by distance in one text"
     save_drawing(Drawing("gap_by_distance", title, panels), DOCS / "induction_heads", kinds=["svg"])
 
 
 TABLES = {
-    "induction_gaps": lambda: [row_of(own) for own in heads()],
+    "induction_gaps": lambda: [row_of_gaps(own) for own in heads()],
     "induction_parts": lambda: [row_of_parts(own) for own in heads()],
 }
 
