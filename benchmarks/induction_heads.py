@@ -41,19 +41,17 @@ TURNING, AT_REST, ALL = 0.0, (0.25, 0.375), 1.0  # shares of the pairs at rest
 
 @dataclass(frozen=True)
 class Plan:
-    """Long texts: tokens, texts, distances; how many are also read with all of a head's pairs at rest, and how many
-    with three eighths of the pairs at rest in every layer."""
+    """Long texts: tokens, texts, distances, and how many texts are also read with all pairs of a head at rest."""
 
     length: int
     n_texts: int
     distances: tuple[int, ...]
     n_all: int
-    n_everywhere: int
 
 
 PLANS = {
-    "smollm2-135m-instruct": Plan(8192, 20, (64, 512, 2048, 4096, 7680), 5, 5),
-    "gemma-3-270m": Plan(32768, 6, (64, 512, 2048, 8192, 16384, 32256), 6, 0),
+    "smollm2-135m-instruct": Plan(8192, 20, (64, 512, 2048, 4096, 7680), 5),
+    "gemma-3-270m": Plan(32768, 4, (64, 512, 2048, 8192, 16384, 32256), 4),
 }
 
 
@@ -105,7 +103,7 @@ def read(
                 logits_RK = q_RC[rows - (length - n_rows)] @ k_KC.T * scale
                 logits_RK[torch.arange(length) > rows[:, None]] = -torch.inf
                 own: Record = {"length": length, "text": seed, "distance": distance, "head": f"{head[0]}.{head[1]}"}
-                found.append(own | {"at_rest": share, "where": "head"} | measured(logits_RK, rows - distance + 1))
+                found.append(own | {"at_rest": share} | measured(logits_RK, rows - distance + 1))
     return found
 
 
@@ -118,24 +116,18 @@ def main(path: str, folder: str) -> None:
     if file.exists():
         with file.open() as stored:
             records += csv.DictReader(stored)
-    done = {(int(row["length"]), int(row["text"]), row["where"], float(row["at_rest"])) for row in records}
+    done = {(int(row["length"]), int(row["text"]), float(row["at_rest"])) for row in records}
     with installed(model):
         probed, usual = ProbedHuggingFaceModel(name, model, tokenizer), (TURNING, *AT_REST)
         probed.first_token = tokenizer.bos_token_id  # SmolLM2's tokenizer does not put it there by itself
         heads, long = chosen(probed, out / f"{name}_heads.csv"), (plan.length, plan.distances)
-        jobs: list[Any] = [(SHORT, seed, "head", usual) for seed in range(N_SHORT)]
-        jobs += [(long, seed, "head", (*usual, ALL) if seed < plan.n_all else usual) for seed in range(plan.n_texts)]
-        jobs += [(long, seed, "every layer", AT_REST[1:]) for seed in range(plan.n_everywhere)]
-        for at, seed, where, shares in jobs:
-            left = [share for share in shares if (at[0], seed, where, share) not in done]
-            if left and where == "head":
+        jobs: list[Any] = [(SHORT, seed, usual) for seed in range(N_SHORT)]
+        jobs += [(long, seed, (*usual, ALL) if seed < plan.n_all else usual) for seed in range(plan.n_texts)]
+        for at, seed, shares in jobs:
+            left = [share for share in shares if (at[0], seed, share) not in done]
+            if left:
                 records += read(probed, seed, at, heads, *left)
-            elif left:
-                band = [parse_band(f"lowest:{left[0]}")]
-                with probed.with_frequencies([without(table, band) for table in probed.tables()]):
-                    found = read(probed, seed, at, heads, TURNING)
-                records += [row | {"at_rest": left[0], "where": where} for row in found]
-            write(file, records)
+                write(file, records)
 
 
 def chosen(probed: ProbedHuggingFaceModel, file: Path) -> list[Head]:

@@ -19,7 +19,7 @@ from roundround.support.panels import Curve, Drawing, Panel
 NAMES = {"gemma-3-270m": "Gemma 3 270M", "smollm2-135m-instruct": "SmolLM2-135M"}
 SHORT, NEAR, REST, HOLDS = 129, 64, 0.375, 0.5  # HOLDS: nats by which a gap that holds may fall
 Head = tuple[str, str]  # model, layer and head
-Key = tuple[str, int, int, float, str]  # head, length, distance, share at rest, where it rests
+Key = tuple[str, int, int, float]  # head, length, distance, share at rest
 
 
 @cache
@@ -28,7 +28,7 @@ def stored(model: str) -> dict[Key, dict[str, Array]]:
     found: dict[Key, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     with (DOCS / "induction_heads" / f"{model}.csv").open() as file:
         for row in csv.DictReader(file):
-            settings = row["head"], int(row["length"]), int(row["distance"]), float(row["at_rest"]), row["where"]
+            settings = row["head"], int(row["length"]), int(row["distance"]), float(row["at_rest"])
             for measure in ("gap", "over_first", "weight", "odds"):
                 found[settings][measure].append(float(row[measure]))
     return {key: {name: np.array(own) for name, own in measures.items()} for key, measures in found.items()}
@@ -56,8 +56,8 @@ def distances(model: str) -> list[int]:
 def values(own: Head, measure: str, distance: int, rest: float = 0.0, *, short: bool = False) -> Array:
     """[S]; of the short text those texts that the long one has too."""
     model, head = own
-    found = stored(model)[head, SHORT if short else length(model), distance, rest, "head"][measure]
-    return found[: len(stored(model)[head, length(model), distance, rest, "head"][measure])]
+    found = stored(model)[head, SHORT if short else length(model), distance, rest][measure]
+    return found[: len(stored(model)[head, length(model), distance, rest][measure])]
 
 
 def fall(own: Head, measure: str = "gap", rest: float = 0.0) -> Array:
