@@ -57,7 +57,7 @@ def test_texts_and_heads_are_those_that_the_page_names() -> None:
     n_all = {model: len(fall(of(model)[0], rest=1.0)) for model in (GEMMA, SMOLLM2)}
     assert f"(Gemma {n_all[GEMMA]} texts, SmolLM2 {n_all[SMOLLM2]})" in text
     assert f"far is {far(of(GEMMA)[0]):,};" in text
-    assert f"far is {far(of(SMOLLM2)[0]):,};" in text
+    assert f"far is {far(of(SMOLLM2)[0]):,}." in text
     for model in (GEMMA, SMOLLM2):
         chosen = [head for head, (weight, window) in weights(model).items() if weight >= 0.3 and not window]
         assert chosen == [head for _, head in of(model)]
