@@ -385,34 +385,33 @@ def add(found: dict[str, Standing], standing: Standing) -> None:
 def compared(own: Standing, baseline: Standing, the_set: StandardSet) -> list[dict[str, Any]]:
     """A record for each column: the variant's mean, its difference from the baseline, and the verdict.
 
-    p_holm is p after Holm's correction over the judged columns: those with a direction that are no gate. Gates are a
-    family of their own; a gate is worse if its p is below 0.05 and the difference larger than its margin, and else it
-    has no verdict. A number that does not exist is None.
+    p_holm is p after Holm's correction over the judged columns: those with a direction that are no gate. A gate is
+    worse if its 95 % interval lies beyond the margin, and else has no verdict. A number that does not exist is None.
     """
     columns = the_set.columns
-    tests = [tested(own, baseline, column, the_set.like) for column in columns]
-    worse = [(mean < 0) == (column.better == "higher") for column, (mean, *_) in zip(columns, tests, strict=True)]
     of_gates = {column.gate for column in columns}
-    gates = [n for n, column in enumerate(columns) if column.name in of_gates]
-    judged = [n for n, column in enumerate(columns) if column.better != "none" and n not in gates]
+    tests = {column.name: tested(own, baseline, column, the_set.like) for column in columns}
+    judged = [column.name for column in columns if column.better != "none" and column.name not in of_gates]
+    corrected = dict(zip(judged, holm([tests[name][-1] for name in judged]), strict=True))
     missed = {
-        columns[n].name
-        for n, p in zip(gates, holm([tests[n][-1] for n in gates]), strict=True)
-        if p < SIGNIFICANT and worse[n] and abs(tests[n][0]) > (columns[n].margin or 0.0)
+        column.name
+        for column in columns
+        if column.name in of_gates
+        and tests[column.name][0] * (1 if column.better == "lower" else -1)
+        > (column.margin or 0.0) + tests[column.name][1]
     }
-    p_judged = [math.nan if columns[n].gate in missed else tests[n][-1] for n in judged]
-    corrected = dict(zip(judged, holm(p_judged), strict=True)) if own is not baseline else {}
     found = []
-    for n, (column, (difference, half, within, p)) in enumerate(zip(columns, tests, strict=True)):
-        mean, p_holm = own.mean(column), corrected.get(n, math.nan)
-        if n not in corrected:
+    for column in columns:
+        (difference, half, within, p), mean = tests[column.name], own.mean(column)
+        p_holm = corrected.get(column.name, math.nan)
+        if own is baseline or column.name not in corrected:
             verdict = WORSE if column.name in missed else NOT_JUDGED
         elif mean is None:
             verdict = NO_VALUE
-        elif math.isnan(p_holm):
+        elif math.isnan(p) or column.gate in missed:
             verdict = NOT_TESTED
         elif p_holm < SIGNIFICANT:
-            verdict = WORSE if worse[n] else BETTER
+            verdict = WORSE if (difference < 0) == (column.better == "higher") else BETTER
         else:
             verdict = EQUIVALENT if column.margin is not None and within < column.margin else NO_CLEAR
         found.append(
@@ -439,15 +438,19 @@ def compared(own: Standing, baseline: Standing, the_set: StandardSet) -> list[di
 
 
 def usual_variance(column: Column, like: Sequence[Standing]) -> tuple[float, int]:
-    """The variance of a column over seeds, pooled over variants that behave alike, and its degrees of freedom.
+    """How a difference within a seed varies: its variance, pooled over variants that behave alike, and its freedom.
 
-    Both are 0 if no variant has two seeds.
+    It is twice the variance of what is left of the values without a mean of each variant and of each seed, for seeds
+    differ in all variants alike. Both are 0 if nothing is left.
     """
-    runs = [np.array([*one.values(column).values()]) for one in like]
-    runs = [values for values in runs if len(values) > 1]
-    degrees = sum(len(values) - 1 for values in runs)
-    squares = sum(float(np.square(values - values.mean()).sum()) for values in runs)
-    return (max(squares / degrees, LEAST_SPREAD**2) if degrees else 0.0), degrees
+    cells = [(n, seed, value) for n, one in enumerate(like) for seed, value in one.values(column).items()]
+    variants, seeds, values = (np.array(some) for some in zip(*cells, strict=True)) if cells else (np.empty(0),) * 3
+    means = np.concatenate([variants[:, None] == np.unique(variants), seeds[:, None] == np.unique(seeds)], axis=1)
+    fitted, _, rank, _ = np.linalg.lstsq(means.astype(float), values, rcond=None)
+    if not (freedom := len(cells) - int(rank)):
+        return 0.0, 0
+    left = values - means @ fitted
+    return max(2 * float(left @ left) / freedom, LEAST_SPREAD**2), freedom
 
 
 def tested(
@@ -455,22 +458,17 @@ def tested(
 ) -> tuple[float, float, float, float]:
     """(difference, half of its 95 % interval, the margin that its 90 % interval just fits into, p); NaN if unknown.
 
-    The means over all seeds of the two are compared, with the usual variance; if the variant's own seeds vary more than
-    this allows (an F test at 5 %), with their own. If it is unknown, the differences with the same seeds are tested.
+    The differences with the same seeds are tested, with the usual variance; if they vary more than this allows (an F
+    test at 5 %), or if it is unknown, with their own.
     """
-    (usual, degrees), pairs = usual_variance(column, like), paired(own, baseline, column)
-    mine, theirs = (np.array([*one.values(column).values()]) for one in (own, baseline))
-    if own is baseline or not (pairs or (degrees and len(mine) and len(theirs))):
+    (usual, degrees), pairs = usual_variance(column, like), np.array(paired(own, baseline, column))
+    if own is baseline or not len(pairs):
         return (math.nan,) * 4
-    if degrees:
-        mean, freedom = float(mine.mean() - theirs.mean()), len(mine) - 1
-        varies = float(mine.var(ddof=1)) if freedom else 0.0
-        if not freedom or varies <= usual * special.fdtri(freedom, degrees, 0.95):
-            varies, freedom = usual, degrees
-        error = math.sqrt(varies / len(mine) + usual / len(theirs))
-    else:
-        mean, freedom = statistics.fmean(pairs), len(pairs) - 1
-        error = statistics.stdev(pairs) / math.sqrt(len(pairs)) if freedom else math.nan
+    mean, freedom = float(pairs.mean()), len(pairs) - 1
+    varies = float(pairs.var(ddof=1)) if freedom else math.nan
+    if degrees and not varies > usual * special.fdtri(max(freedom, 1), degrees, 0.95):
+        varies, freedom = usual, degrees
+    error = math.sqrt(varies / len(pairs))
     if error == 0:  # the same in every seed: the sign test
         return mean, math.nan, abs(mean), 1.0 if mean == 0 else 2.0 ** (1 - len(pairs))
     half, narrower = (error * error_widths(freedom + 1, level) if freedom else math.nan for level in (0.95, 0.90))
