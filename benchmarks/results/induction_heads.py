@@ -111,22 +111,11 @@ def change(own: Head, distance: int) -> Array:
     return values(own, "gap", distance, REST) - values(own, "gap", distance)
 
 
-def row_of_gaps(own: Head) -> str:
+def row(own: Head) -> str:
     far, less = distances(own[0])[-1], told("less at rest")[own][0]
-    cells = [f"{NAMES[own[0]]} {own[1]}", *map(interval, (fall(own), less, change(own, far), change(own, NEAR)))]
-    return f"| {' | '.join([*cells, verdict(own)])} |"
-
-
-def row_of_parts(own: Head) -> str:
-    far = distances(own[0])[-1]
-    weights = (
-        values(own, "weight", NEAR, short=True),
-        values(own, "weight", NEAR),
-        values(own, "weight", far),
-        values(own, "weight", far, REST),
-    )
-    cells = [f"{NAMES[own[0]]} {own[1]}", *(f"{w.mean():.2f}" for w in weights), *map(interval, parts(own))]
-    return f"| {' | '.join([*cells, mostly(own)])} |"
+    weights = (values(own, "weight", far, rest) for rest in (0.0, REST))
+    cells = [f"{NAMES[own[0]]} {own[1]}", *map(interval, (fall(own), less, *parts(own)))]
+    return f"| {' | '.join([*cells, *(f'{w.mean():.2f}' for w in weights)])} |"
 
 
 def draw() -> None:
@@ -150,8 +139,7 @@ def draw() -> None:
 
 
 TABLES = {
-    "induction_gaps": lambda: [row_of_gaps(own) for own in heads()],
-    "induction_parts": lambda: [row_of_parts(own) for own in heads()],
+    "induction_gaps": lambda: [row(own) for own in heads()],
 }
 
 if __name__ == "__main__":
