@@ -8,7 +8,7 @@ import numpy as np
 from scipy import stats
 
 from results.stored import DOCS, Array, difference
-from roundround.analysis.intervals import half_width, paired_p
+from roundround.analysis.intervals import paired_p
 from roundround.analysis.load import rows_of
 from roundround.papers.max_retrieval import PAPER, SEEDS, P
 from roundround.report import max_retrieval
@@ -108,18 +108,12 @@ def slope(setting: str) -> Array:
     return heads(setting).of_heads["logit_slope"]
 
 
-def around(values: Array, digits: int) -> str:
-    return f"{values.mean():.{digits}f} ±{float(half_width(values)):.{digits}f}"
-
-
 def typed(setting: str) -> str:
     return f"`{setting}`" if "=" in setting else setting
 
 
 def row_of(setting: str) -> str:
-    cells = [around(slope(setting), 0), around(heads(setting).of_heads["class_offset_spread"], 4)]
-    cells += map(str, distances(setting))
-    return f"| {' | '.join([typed(setting), *cells])} |"
+    return f"| {' | '.join([typed(setting), *map(str, distances(setting))])} |"
 
 
 TABLES = {
