@@ -56,9 +56,9 @@ def row_of_solved(task: str, length: int) -> str:
     return f"| {task}, {length} | {each(theirs)} | {each(mine)} | {difference(mine, theirs, 3)} |"
 
 
-def random_positions(task: str, length: int, metric: str = "exact_match") -> tuple[Array, Array]:
+def random_positions(task: str, length: int) -> tuple[Array, Array]:
     """Of rope_random and of rope, [S] each."""
-    drawn, plain = (RANDOM[task, pe, metric, length] for pe in ("rope_random", "rope"))
+    drawn, plain = (RANDOM[task, pe, "exact_match", length] for pe in ("rope_random", "rope"))
     return drawn, plain
 
 
