@@ -8,7 +8,6 @@ the interval in it. `sign` is -1 where the page says that a head loses 0.6 and a
 from __future__ import annotations
 
 import csv
-import math
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -134,5 +133,3 @@ def test_what_rest_gives_back_and_what_it_does_not() -> None:
     near, *far = logit.values()
     assert min(far) > near  # it never falls to its value near by
     assert "never falls to its near value" in text
-    n_keys = (49_152 + 64) / (64 + 64)
-    assert f"{int(n_keys)} times the keys, {math.log(n_keys):.0f} nats" in text

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-
 import numpy as np
 from helpers_stored import check_claim, check_listed
 from results.max_retrieval import (
@@ -19,7 +17,7 @@ from results.max_retrieval import (
     welch_of,
     welch_of_table,
 )
-from results.stored import DOCS, Array
+from results.stored import Array
 
 from roundround.analysis.intervals import holm
 from roundround.papers.max_retrieval import PAPER, P
@@ -95,15 +93,6 @@ def test_fits_beyond_the_fitted_sizes() -> None:
     assert min(of_holm.values()) > 0.05
     assert (fits("fitted") > fits("softmax")).all()
     assert (fits("fitted") < fits("hard")).all()
-
-
-def test_quartics_beyond_their_entropies() -> None:
-    rows = list(csv.DictReader((DOCS / "max_retrieval" / "fits.csv").read_text().splitlines()))
-    quartics = [np.polynomial.Polynomial([float(row[f"H{power}"]) for power in range(5)]) for row in rows]
-    at_6 = [one(6.0) for one in quartics]
-    held = [one(float(row["highest_entropy"])) for one, row in zip(quartics, rows, strict=True)]
-    numbers = [f"{min(at_6):.0f} to {max(at_6):.0f} (", f"ends, {min(held):.1f} to {max(held):.1f}"]
-    check_claim("max_retrieval", "Beyond its entropies", numbers)
 
 
 def test_every_claim_of_the_page_is_checked() -> None:
