@@ -1,7 +1,7 @@
 """What the standard set forecasts for published comparisons: python benchmarks/forecasts.py FOLDER
 
-Reads docs/results/forecasts/comparisons.csv, the stored values of version 2, and those of FOLDER (the runs of
-`roundround bench` for variants that have none). Writes forecasts.csv beside the comparisons. The rule is on
+Reads docs/results/forecasts/comparisons.csv, the stored values of version 2, and those of FOLDER (values/*.json, of
+variants that have none). Writes forecasts.csv beside the comparisons. The rule is on
 docs/results/forecasts.md.
 """
 
@@ -55,7 +55,7 @@ def forecasts(folder: Path) -> list[dict[str, object]]:
     found = {name: with_mean(one, beyond) for name, one in found.items()}
     like = [found[one.name] for one in the_set.like]
     rows = []
-    for row in csv.DictReader((FOLDER / "comparisons.csv").open()):
+    for row in csv.DictReader((FOLDER / "comparisons.csv").read_text().splitlines()):
         if not row["number"]:
             rows.append({**row, "forecast": "none"})
             continue
