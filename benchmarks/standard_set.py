@@ -29,7 +29,7 @@ from roundround.analysis.standings import (
 
 Array = NDArray[np.float64]
 
-SET, SEEDS, BOARDS, VARIANTS = "v2", 3, 40, 50
+SET, SEEDS, BOARDS, VARIANTS, FEW = "v2", 3, 300, 50, 5
 EFFECTS = {
     "loss": (-0.02, -0.03, -0.05), "rise 8x": (-0.1, -0.2), "needle 2x": (0.1, 0.2), "copying 1.5x": (0.1, 0.2),
     "counting": (0.1, -0.2), "order 4x": (0.1, 0.2), "largest 4x": (0.1, 0.3), "induction": (-0.1, -0.2),
@@ -72,13 +72,14 @@ def boards(
     *,
     n: int = BOARDS,
     n_seeds: int = SEEDS,
+    n_variants: int = FEW,
 ) -> list[list[dict[str, str]]]:
-    """The verdicts by column of the variants of each of some boards, whose variants share RoPE's seeds."""
+    """The verdicts by column of the variants of each of n boards, whose variants share RoPE's runs."""
     pools = {column.name: pool_of(column, the_set) for column in the_set.columns if column.better != "none"}
     found = []
     for _ in range(n):
         rope = drawn(the_set, pools, rng, n_seeds, {})
-        some = [compared(drawn(the_set, pools, rng, n_seeds, shifts), rope, the_set) for _ in range(VARIANTS)]
+        some = [compared(drawn(the_set, pools, rng, n_seeds, shifts), rope, the_set) for _ in range(n_variants)]
         found.append([{record["metric"]: record["verdict"] for record in records} for records in some])
     return found
 
@@ -90,7 +91,7 @@ def found_share(the_set: StandardSet, rng: np.random.Generator, name: str, effec
 
 
 def false_shares(the_set: StandardSet, rng: np.random.Generator, **more: int) -> tuple[float, float]:
-    """How often a variant that is RoPE is better or worse in some number, and any of VARIANTS such variants."""
+    """How often a variant that is RoPE is better or worse in some number, and any of a board of such variants."""
     some = boards(the_set, rng, {}, **more)
     false = [[bool({BETTER, WORSE} & {*verdicts.values()}) for verdicts in board] for board in some]
     return float(np.mean(false)), float(np.mean([any(board) for board in false]))
@@ -103,14 +104,15 @@ def row(column: Column, the_set: StandardSet, shares: Mapping[float, float]) -> 
 
 def main() -> None:
     the_set, rng = read_set(SET, "default", None), np.random.default_rng(0)
-    one, board = false_shares(the_set, rng)
+    one, _ = false_shares(the_set, rng, n=4 * BOARDS)
+    _, board = false_shares(the_set, rng, n=BOARDS // 3, n_variants=VARIANTS)
     print(f"A variant that is RoPE is called better or worse in some number in {one:.1%} of all cases;")
     print(f"on a board of {VARIANTS} such variants at least one is in {board:.0%}.")
-    shares = [found_share(the_set, rng, "loss", -0.03, n=BOARDS // 2, n_seeds=n) for n in (1, 3, 5, 10)]
+    shares = [found_share(the_set, rng, "loss", -0.03, n_seeds=n) for n in (1, 3, 5, 10)]
     print(f"0.03 nats of loss are found with 1, 3, 5 and 10 seeds in {', '.join(f'{one:.0%}' for one in shares)}.\n")
     print("| number | spread | difference: found |\n|---|---|---|")
     for column in (column for column in the_set.columns if column.name in EFFECTS):
-        shares = {e: found_share(the_set, rng, column.name, e, n=BOARDS // 2) for e in EFFECTS[column.name]}
+        shares = {e: found_share(the_set, rng, column.name, e) for e in EFFECTS[column.name]}
         print(row(column, the_set, shares))
 
 

@@ -98,7 +98,7 @@ def test_every_cell_of_the_table_of_claims_is_a_verdict_and_names_where_it_was_f
 
 
 def test_a_seed_of_the_standard_set_takes_the_hours_of_the_table_of_results() -> None:
-    files = (ROOT / "roundround" / "standings" / "v1" / "default").glob("*.json")
+    files = (ROOT / "roundround" / "standings" / "v2" / "default").glob("*.json")
     minutes = [made["minutes"] for file in files for made in json.loads(file.read_text())["made"]]
     assert (
         f"| {statistics.median(minutes) / 60:.1f} a seed |" in (ROOT / "docs" / "results" / "questions.md").read_text()
