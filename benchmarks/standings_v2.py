@@ -84,7 +84,10 @@ def merge(folder: Path) -> None:
             found.made[seed] = made | {"commit": " and ".join(both)}
         into = {found.name: found}
         if found.name in whole:
-            add(into, whole[found.name])
+            more = whole[found.name]  # its costs are RoPE's over RoPE's
+            more.numbers = {key: some for key, some in more.numbers.items() if key[0] != "cost"}
+            more.remarks.pop("cost", None)
+            add(into, more)
         place = STANDINGS / NEW / SIZE
         place.mkdir(parents=True, exist_ok=True)
         write_atomically(place / found.file_name, into[found.name].as_json())

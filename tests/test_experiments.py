@@ -50,6 +50,7 @@ JOBS = {  # what a sweep of one seed and one learning rate trains, in order: pat
     "rope/turning": [("uniform", "p_rope", "none")] * 6,  # two bases by three shares of pairs
     "rope/distance": [("uniform", "p_rope", "none")] * 2,  # of twelve
     "rope/norm_band": [("uniform", "rope", "none")] * 2,  # of four bases
+    "rope/p_rope_30m": [("uniform", pe, "none") for pe in ("rope", "p_rope")],
 }
 
 
