@@ -180,8 +180,8 @@ class Standings:
         for remark in self.remarks() if self.sentences() else []:
             print_status(remark)
         print_status(
-            f"+ is better, - is worse than {self.baseline.name} with the same seeds (p < {SIGNIFICANT} after Holm), = is "
-            f"equivalent, ! is not tested; all numbers, with their intervals, are in the file {CSV} of the run"
+            f"+ is better, - is worse than {self.baseline.name} with the same seeds (p < {SIGNIFICANT} after Holm), "
+            f"= is equivalent, ! is not tested; all numbers, with their intervals, are in the file {CSV} of the run"
         )
 
     def overview(self) -> Table:
@@ -248,8 +248,8 @@ def view(files: RunFiles, records: list[Record]) -> View:
         return View([])
     files.remarks.extend(about["remarks"])
     note = (
-        f"Each number is the mean over the seeds. A cell is coloured if its difference from {about['baseline']} with the "
-        f"same seeds is significant (p < {SIGNIFICANT}, with Holm's correction over the judged numbers): blue and + mean "
+        f"Each number is the mean over the seeds. A cell is coloured if its difference from {about['baseline']} with "
+        f"the same seeds is significant (p < {SIGNIFICANT}, after Holm over the judged numbers): blue and + mean "
         "better, orange and - mean worse. = is equivalent: the difference is within the margin. ! is not tested: "
         "the variant is worse within the trained lengths of that task. The name of a number leads to its curves."
     )
