@@ -13,11 +13,9 @@ from collections.abc import Iterable
 import numpy as np
 import pytest
 import torch
-from helpers_stored import DOCS, text_of
 from rounding import rounding
 from scipy import optimize
 
-from roundround.analysis.load import rows_of
 from roundround.papers.max_retrieval import PAPER, SLOPE, SPREAD
 from roundround.papers.max_retrieval.model import (
     FITTING,
@@ -437,13 +435,3 @@ def test_a_head_with_these_two_numbers_has_the_papers_table(largest: int) -> Non
     baseline, gains = np.sqrt(np.mean(gaps**2, 1))
     assert baseline < 2.0
     assert gains < 0.8
-
-
-def test_trained_heads_gain_more_than_heads_with_their_two_numbers() -> None:
-    rows = [row for _, row in rows_of(DOCS / "max_retrieval" / "heads.csv") if row["setting"] == "nothing"]
-    slopes, spreads = (
-        [row["value"] for row in rows if row["metric"] == name] for name in ("logit_slope", "class_offset_spread")
-    )
-    found = np.array([list(simulated(*two, (256, 512, 1024)).values()) for two in zip(slopes, spreads, strict=True)])
-    gained = ", ".join(f"{gain:+.1f}" for gain in (found[..., 1] - found[..., 0]).mean(0))
-    assert f"gain {gained} points" in " ".join(text_of("max_retrieval").split())
