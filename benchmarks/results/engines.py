@@ -50,7 +50,8 @@ def verdicts() -> list[str]:
     cases: dict[tuple[str, str], dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for row in ROWS:
         if row["verdict"] in ("mistake", "differs"):
-            cases[row["engine"], f"{row['verdict']}: {row['words']}"][row["case"]].append(FORMS[row["form"]])
+            words = row["words"].partition(", and no known mistake explains it")[0]
+            cases[row["engine"], f"{row['verdict']}: {words}"][row["case"]].append(FORMS[row["form"]])
     found = []
     for (engine, words), of in cases.items():
         by_forms: dict[str, list[str]] = defaultdict(list)
