@@ -108,8 +108,8 @@ def main() -> None:
     _, board = false_shares(the_set, rng, n=BOARDS // 3, n_variants=VARIANTS)
     print(f"A variant that is RoPE is called better or worse in some number in {one:.1%} of all cases;")
     print(f"on a board of {VARIANTS} such variants at least one is in {board:.0%}.")
-    shares = [found_share(the_set, rng, "loss", -0.03, n_seeds=n) for n in (1, 3, 5, 10)]
-    print(f"0.03 nats of loss are found with 1, 3, 5 and 10 seeds in {', '.join(f'{one:.0%}' for one in shares)}.\n")
+    shares = [found_share(the_set, rng, "loss", -0.03, n_seeds=n) for n in (1, 5, 10)]
+    print(f"0.03 nats of loss are found with 1, 5 and 10 seeds in {', '.join(f'{one:.0%}' for one in shares)}.\n")
     print("| number | spread | difference: found |\n|---|---|---|")
     for column in (column for column in the_set.columns if column.name in EFFECTS):
         shares = {e: found_share(the_set, rng, column.name, e) for e in EFFECTS[column.name]}

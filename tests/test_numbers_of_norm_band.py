@@ -194,7 +194,7 @@ def test_the_pairs_before_the_context_was_extended() -> None:
     (smollm2, within), (low, high) = before(SMOLLM2, 2_048, 10_000, 32), bounds()
     assert low < smollm2 < high
     today = f"{median_turn(rows_of_case(SMOLLM2)) * 4:.1f}"
-    numbers = [f"in {smollm2:.2f} lengths there (share in range {within:.2f})", f"it is {today}"]
+    numbers = [f"in {smollm2:.2f} lengths there (share in range {within:.2f})", f"turn once in {today}"]
     check_claim("norm_band", "Training may have set it", numbers)
 
 

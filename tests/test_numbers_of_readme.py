@@ -33,7 +33,7 @@ def test_ideas_and_options_are_counted_apart() -> None:
 def test_the_search_by_distance() -> None:
     rope, half = (mean(VALUES[10_000, p, 2048, 2_032]) for p in (1, 0.5))
     assert f"2,032 tokens away {rope} and {half} are right" in README
-    assert f"this is {difference(effect(10_000, 2_032), control(10_000))}." in README
+    assert f"Without the length's own effect: {difference(effect(10_000, 2_032), control(10_000))}." in README
 
 
 def test_resting_over_forty_seeds() -> None:

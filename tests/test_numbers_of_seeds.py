@@ -77,7 +77,7 @@ def test_single_runs_of_the_recipe() -> None:
     [losses] = re.findall(r"The five seeds have held-out losses of ([\d., and]+) nats", page)
     values = [float(loss) for loss in re.findall(r"\d\.\d+", losses)]
     assert len(values) == 5
-    assert f"differ by {statistics.stdev(values):.3f} nats (one standard deviation)" in " ".join(PAGE.split())
+    assert f"have a standard deviation of {statistics.stdev(values):.3f} nats." in " ".join(PAGE.split())
 
 
 def test_what_compare_would_print() -> None:

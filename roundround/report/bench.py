@@ -77,11 +77,13 @@ class Standings:
 
     @cached_property
     def rows(self) -> list[tuple[Standing, list[Record]]]:
-        """Each chosen variant with its records: the baseline first, the others by name."""
-        order = sorted(self.chosen, key=lambda s: (s is not self.baseline, s.name))
+        """Each chosen variant with its records: the baseline first, with the others' seeds, then these by name."""
+        others = sorted((s for s in self.chosen if s is not self.baseline), key=lambda s: s.name)
+        seeds = {seed for s in others for seed in s.made}
+        base = self.baseline.without(self.baseline.made.keys() - seeds) if others else self.baseline
         found = []
-        for s in order:
-            records = {record["metric"]: record for record in compared(s, self.baseline, self.set)}
+        for s in [base, *others]:
+            records = {record["metric"]: record for record in compared(s, base, self.set)}
             found.append((s, [records[name] for name in self.groups]))
         return found
 
@@ -248,10 +250,11 @@ def view(files: RunFiles, records: list[Record]) -> View:
         return View([])
     files.remarks.extend(about["remarks"])
     note = (
-        f"Each number is the mean over the seeds. A cell is coloured if its difference from {about['baseline']} with "
-        f"the same seeds is significant (p < {SIGNIFICANT}, after Holm over the judged numbers): blue and + mean "
-        "better, orange and - mean worse. = is equivalent: the difference is within the margin. ! is not tested: "
-        "the variant is worse within the trained lengths of that task. The name of a number leads to its curves."
+        f"Each number is the mean over the seeds; differences from {about['baseline']} are of the same seeds. A judged "
+        f"number is coloured if p < {SIGNIFICANT} after Holm: blue and + mean better, orange and - mean worse. = is "
+        "equivalent: the 90 % interval lies within the margin. A number within the trained lengths is orange if its "
+        "whole 95 % interval is worse than the margin; then ! says that the longer lengths are not tested. Other "
+        "numbers are not judged. The name of a number leads to its curves."
     )
     questions = {column["name"]: part["question"] for part in about["parts"] for column in part["columns"]}
     groups = [(group, list(names)) for group, names in groupby(about["groups"], about["groups"].get)]
