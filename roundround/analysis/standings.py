@@ -26,7 +26,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from scipy import special
 
-from roundround.analysis.intervals import e_needed, e_value, error_widths, holm, p_of_mean
+from roundround.analysis.intervals import ROUNDING, e_needed, e_value, error_widths, holm, p_of_mean
 from roundround.analysis.past_run import is_number
 from roundround.config.options import options_of
 from roundround.support.errors import UserError, nearest, one_line
@@ -134,7 +134,7 @@ class StandardSet:
 
     parts: the parts in order. train: the command-line words that all trainings share. more: the command-line words that
     this size adds to all trainings. rate: the learning rate. hash: the hash of everything in the set that can change a
-    number. like: the stored variants that behave like RoPE, which say how much numbers vary over seeds. newer: the
+    number. like: stored variants close to RoPE, which say how much numbers vary over seeds. newer: the
     version that replaces this one; None for the newest. decides: the column by which a search keeps variants, how a
     difference in it varies over seeds (a standard deviation), and the differences to look for; None if the set does not
     say. is_standard: True if this is the default size, and the package has standings of this version of the set.
@@ -170,7 +170,7 @@ def read_set(name: str, size: str, config_dir: str | None) -> StandardSet:
         raise UserError(f"no set={name}{nearest(name, sets)}")
     try:
         return set_of(name, size, read_yaml(sets[name]), found)
-    except (KeyError, TypeError, AttributeError, AssertionError, OSError, OmegaConfBaseException) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, AssertionError, OSError, OmegaConfBaseException) as error:
         raise UserError(f"{sets[name]} or one of its parts does not have the form of conf/bench/v2: {error}") from error
 
 
@@ -186,6 +186,11 @@ def set_of(name: str, size: str, whole: Mapping[str, Any], found: Mapping[str, P
     texts = {one: json.dumps({**decides, "more": more}, sort_keys=True) for one, more in sizes.items()}
     hashes = {one: hashlib.sha256(text.encode()).hexdigest()[:16] for one, text in texts.items()}
     known, known_values = tuple(part_of(part, node) for part, node in parts.items()), stored(name, SIZE)
+    columns, alike = {column.name: column for part in known for column in part.columns}, whole.get("like", ())
+    for column in columns.values():
+        assert column.gate is None or column.gate in {*columns} - {column.name}, f"gate: {column.gate} of {column.name}"
+    unknown = {*alike} - {one.name for one in known_values}
+    assert not unknown, f"like: {', '.join(sorted(map(str, unknown)))} have no stored values"
     search = whole.get("decides") if size == SIZE else None  # at other sizes differences vary otherwise
     return StandardSet(
         name=name,
@@ -196,12 +201,12 @@ def set_of(name: str, size: str, whole: Mapping[str, Any], found: Mapping[str, P
         more=tuple(sizes[size]),
         rate=whole["rate"],
         parts=known,
-        like=tuple(one for one in known_values if one.name in whole.get("like", ())),
+        like=tuple(one for one in known_values if one.name in alike) if size == SIZE else (),
         newer=whole.get("newer"),
         decides=None
         if search is None
         else (
-            {column.name: column for part in known for column in part.columns}[search["column"]],
+            columns[search["column"]],
             float(search["spread"]),
             tuple(map(float, search["effects"])),
         ),
@@ -218,6 +223,10 @@ def part_of(name: str, node: Mapping[str, Any]) -> Part:
     columns = tuple(Column(name=key, part=name, **column) for key, column in node["columns"].items())
     for column in columns:
         assert column.better in ("higher", "lower", "none"), f"better: {column.better} of {column.name}"
+        assert column.margin is None or (is_number(column.margin) and column.margin >= 0), f"margin of {column.name}"
+        named = re.fullmatch(r"([^@:\s]+)(@\d+)?( - ([^@:\s]+)(@\d+)?)?", str(column.number))
+        known = named and ("measures" in node or {named[1], named[4]} - {None} <= {*node.get("keeps", ())})
+        assert known, f"number: {column.number} of {column.name} is not among what the part keeps"
     own = {key: value for key, value in node.items() if key != "columns"}
     own["train"], own["looks"] = tuple(node.get("train", ())), tuple(map(tuple, node.get("looks", ())))
     return Part(name=name, columns=columns, **own)
@@ -348,15 +357,20 @@ def read_standing(path: Path) -> Standing:
             for part, some in values["numbers"].items()
             for name, column in some.items()
         }
-        if not all(is_number(value) for some in numbers.values() for value in some.values()):
+        if not all(is_number(value) and abs(value) < 1e100 for some in numbers.values() for value in some.values()):
             raise ValueError("numbers must be finite, or null")
+        if len({*values["seeds"]}) < len(values["seeds"]) or not all(type(seed) is int for seed in values["seeds"]):
+            raise ValueError("seeds must be different integers")
+        if not all(isinstance(word, str) for word in [*values["variant"].values(), values["variant"]["pe"]]):
+            raise ValueError("a variant consists of words")
+        remarks = {part: [line.strip() for line in lines] for part, lines in values["remarks"].items()}
         return Standing(
             **{key: values[key] for key in OF_ALL_SEEDS},
             numbers=numbers,
-            remarks=values["remarks"],
-            made=dict(zip(values["seeds"], values["made"], strict=True)),
+            remarks=remarks,
+            made={seed: {**made} for seed, made in zip(values["seeds"], values["made"], strict=True)},
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise UserError(f"{path} is not a file of values that roundround bench wrote: {one_line(error)}") from error
 
 
@@ -386,7 +400,8 @@ def compared(own: Standing, baseline: Standing, the_set: StandardSet) -> list[di
     """A record for each column: the variant's mean, its difference from the baseline, and the verdict.
 
     p_holm is p after Holm's correction over the judged columns: those with a direction that are no gate. A gate is
-    worse if its 95 % interval lies beyond the margin, and else has no verdict. A number that does not exist is None.
+    worse if its 95 % interval (its difference, where there is none) lies beyond the margin, and else has no verdict. A
+    number that does not exist is None.
     """
     columns = the_set.columns
     of_gates = {column.gate for column in columns}
@@ -398,7 +413,7 @@ def compared(own: Standing, baseline: Standing, the_set: StandardSet) -> list[di
         for column in columns
         if column.name in of_gates
         and tests[column.name][0] * (1 if column.better == "lower" else -1)
-        > (column.margin or 0.0) + tests[column.name][1]
+        > (column.margin or 0.0) + (0.0 if math.isnan(tests[column.name][1]) else tests[column.name][1])
     }
     found = []
     for column in columns:
@@ -469,7 +484,9 @@ def tested(
     if degrees and not varies > usual * special.fdtri(max(freedom, 1), degrees, 0.95):
         varies, freedom = usual, degrees
     error = math.sqrt(varies / len(pairs))
-    if error == 0:  # the same in every seed: the sign test
+    if error <= ROUNDING * np.spacing(
+        max(map(abs, [*own.values(column).values(), *baseline.values(column).values()]))
+    ):  # the same in every seed: the sign test
         return mean, math.nan, abs(mean), 1.0 if mean == 0 else 2.0 ** (1 - len(pairs))
     half, narrower = (error * error_widths(freedom + 1, level) if freedom else math.nan for level in (0.95, 0.90))
     return mean, half, abs(mean) + narrower, p_of_mean(mean, error, freedom + 1)

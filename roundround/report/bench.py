@@ -115,7 +115,7 @@ class Standings:
         write_json(directory / ABOUT, about)
         records = DataFrame(self.records(), dtype=object)
         write_atomically(directory / CSV, records.to_csv(index=False, lineterminator="\n"))
-        lines = "".join(f"- {line}\n" for line in [*self.sentences(), *self.remarks()])
+        lines = "".join(f"- {line}\n" for line in [*self.sentences(), *self.remarks(), self.legend])
         write_atomically(directory / MARKDOWN, f"{self.overview().markdown()}\n{lines}")
 
     def curves(self, part: Part) -> dict[str, Any]:
@@ -127,16 +127,20 @@ class Standings:
         return {"x": "length", "variants": {s.name: s.curve(part.name, metric) for s in drawn}}
 
     def remarks(self) -> list[str]:
+        """Lines about the set, and about each variant where there is a sentence for each."""
         changed = f"not the standard set: {self.set.name} was changed (hash {self.set.hash})"
-        own = [
+        own = [] if self.set.is_standard else [changed]
+        if self.set.newer:
+            own.append(f"set {self.set.name} is an earlier version; set={self.set.newer} finds more differences")
+        if len(self.rows) > FEW + 1:
+            return own
+        own += [f"{s.name}: one seed, so its own spread is unknown" for s, _ in self.rows[1:] if len(s.made) == 1]
+        return own + [
             f"{standing.name}: {part}: {line}"
             for standing, _ in self.rows
             for part, lines in standing.remarks.items()
             for line in lines
         ]
-        if self.set.newer:
-            own = [f"set {self.set.name} is an earlier version; set={self.set.newer} finds more differences", *own]
-        return own if self.set.is_standard else [changed, *own]
 
     def sentences(self) -> list[str]:
         """A sentence for each variant except the baseline; no sentences if there are more than FEW such variants."""
@@ -156,6 +160,7 @@ class Standings:
                 "seeds": sorted(s.made),
                 "commits": sorted({str(made.get("commit")) for made in s.made.values()}),
                 "history": self.tries.get(s.name),
+                "remarks": s.remarks,
                 "numbers": [{**r, "verdict": r["verdict"] or None} for r in some],
             }
             for s, some in self.rows[1:]
@@ -179,11 +184,15 @@ class Standings:
         print_table(table.rich(), on_output=on_output, first_to_leave=table.columns[:1:-1], see=CSV)
         for line in self.sentences():
             (print_result if on_output else print_status)(line)
-        for remark in self.remarks() if self.sentences() else []:
+        for remark in self.remarks():
             print_status(remark)
-        print_status(
-            f"+ is better, - is worse than {self.baseline.name} with the same seeds (p < {SIGNIFICANT} after Holm), "
-            f"= is equivalent, ! is not tested; all numbers, with their intervals, are in the file {CSV} of the run"
+        print_status(f"{self.legend}; all numbers, with their intervals, are in the file {CSV} of the run")
+
+    @property
+    def legend(self) -> str:
+        return (
+            f"+ is better, - is worse than {self.baseline.name} with the same seeds (p < {SIGNIFICANT} after Holm; "
+            "within the trained lengths: by more than the margin), = is equivalent, ! is not tested"
         )
 
     def overview(self) -> Table:

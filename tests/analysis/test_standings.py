@@ -80,6 +80,23 @@ def test_without_other_variants_it_is_students_paired_test() -> None:
     assert (found["p"], found["difference_low"], found["difference_high"]) == pytest.approx((theirs.pvalue, *interval))
 
 
+def test_the_same_difference_in_every_seed_but_for_rounding_is_a_sign_test() -> None:
+    own, base = (standing(name, {"token_accuracy@10": values}) for name, values in (
+        ("own", [0.4, 0.6, 0.8]), ("rope", [0.3, 0.5, 0.7]),
+    ))  # fmt: skip
+    [found] = compared(own, base, a_set(column()))
+    assert (found["p"], found["verdict"]) == (0.25, NO_CLEAR)
+
+
+def test_a_gate_that_is_missed_alike_in_every_seed_is_closed() -> None:
+    columns = column(margin=0.1), column(name="further", number="token_accuracy@15", gate="copying")
+    own, base = (
+        standing(name, {"token_accuracy@10": [value] * 3, "token_accuracy@15": [0.1, 0.2, 0.4]})
+        for name, value in (("own", 0.0), ("rope", 1.0))
+    )
+    assert [record["verdict"] for record in compared(own, base, a_set(*columns))] == [WORSE, NOT_TESTED]
+
+
 def test_how_a_difference_varies_is_the_rest_of_an_analysis_of_variance_in_two_ways() -> None:
     rng = np.random.default_rng(0)
     like = drawn(rng, 19, 3, spread=0.04, of_seed=0.3)
@@ -193,7 +210,19 @@ def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
     [
         ("numbers", {"copying": {"token_accuracy@10": [0.1]}}),
         ("numbers", {"copying": {"token_accuracy@10": ["1", 1, 1]}}),
+        ("numbers", {"copying": {"token_accuracy@10": [10**400, 1, 1]}}),
+        ("numbers", {"copying": {"token_accuracy@10": [1.7e308, 1, 1]}}),
         ("made", []),
+        ("made", ["", "", ""]),
+        ("seeds", [1, 1, 1]),
+        ("seeds", ["1", 2, 3]),
+        ("seeds", [None, 2, 3]),
+        ("remarks", None),
+        ("remarks", {"copying": [1]}),
+        ("variant", None),
+        ("variant", ["rope"]),
+        ("variant", {"pe": 3}),
+        ("variant", {"softmax": "softmax"}),
     ],
 )
 def test_a_foreign_file_is_refused(tmp_path: Path, key: str, value: object) -> None:

@@ -148,6 +148,24 @@ def test_a_set_of_ones_own_has_no_stored_values_and_a_changed_one_is_marked(
     assert f"{file} has values of another set (tiny, default, " in other.err
 
 
+@pytest.mark.parametrize(("file", "old", "new", "named"), [
+    ("tiny/copying.yaml", "better: higher}\n", "better: higher, gate: copyin}\n", "gate: copyin"),
+    ("tiny/copying.yaml", "better: higher}\n", "better: higher, gate: copying}\n", "gate: copying"),
+    ("tiny/copying.yaml", "better: higher}\n", "better: higher, margin: abc}\n", "margin"),
+    ("tiny/copying.yaml", "better: higher}\n", "better: higher, margin: -1}\n", "margin"),
+    ("tiny/copying.yaml", "token_accuracy@8", "token_accurracy@8", "token_accurracy@8"),
+    ("tiny/copying.yaml", "token_accuracy@8", "token_accuracy@8 - ", "token_accuracy@8 - "),
+    ("tiny.yaml", "rate:", "like: [rop]\nrate:", "like: rop"),
+    ("tiny.yaml", "rate:", "decides: {column: copying, spread: abc, effects: [1]}\nrate:", "abc"),
+])  # fmt: skip
+def test_a_set_with_a_slip_is_refused(
+    roundround: Callable[..., Done], mine: Path, file: str, old: str, new: str, named: str
+) -> None:
+    path = mine / "bench" / file
+    path.write_text(new.join(path.read_text().split(old, 1)))
+    assert_refused(roundround("bench", *WORDS, "pe=nope"), named)
+
+
 def test_values_of_code_that_has_changed_since_are_made_again(
     roundround: Callable[..., Done], mine: Path, ran: list[list[str]]
 ) -> None:
@@ -343,6 +361,7 @@ def test_one_document_is_not_for_a_sweep(roundround: Callable[..., Done]) -> Non
     (["format=yaml"], ["no format=yaml (choices: table, json)"]),
     (["seeds=0"], ["seeds=0 must be at least 1"]),
     (["baseline=pe=xpos,softmax=beam"], ["baseline xpos + beam has no values"]),
+    (["baseline=pe=rope,cope"], ["baseline=pe=rope,cope names several variants"]),
     (["nothing.json"], ["nothing.json"]),
 ])  # fmt: skip
 def test_wrong_words_get_one_line(roundround: Callable[..., Done], words: Sequence[str], parts: Sequence[str]) -> None:

@@ -57,7 +57,9 @@ def bench(cfg: DictConfig, invocation: Invocation) -> int | None:
     """
     config = checked(BenchConfig, cfg)
     the_set = read_set(config.set, config.size, invocation.config_dir)
-    [baseline] = variants_of(config.baseline)
+    baseline, *more = variants_of(config.baseline)
+    if more:
+        raise UserError(f"baseline={','.join(config.baseline)} names several variants; give one")
     wanted = variants_of(config.where) if config.where else []
     others = [variant for variant in wanted if variant != baseline]
     first, as_json = 1 if config.seed is None else config.seed, config.format == "json"
