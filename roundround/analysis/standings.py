@@ -484,10 +484,9 @@ def tested(
     if degrees and not varies > usual * special.fdtri(max(freedom, 1), degrees, 0.95):
         varies, freedom = usual, degrees
     error = math.sqrt(varies / len(pairs))
-    if error <= ROUNDING * np.spacing(
-        max(map(abs, [*own.values(column).values(), *baseline.values(column).values()]))
-    ):  # the same in every seed: the sign test
-        return mean, math.nan, abs(mean), 1.0 if mean == 0 else 2.0 ** (1 - len(pairs))
+    rounding = ROUNDING * np.spacing(max(map(abs, [*own.values(column).values(), *baseline.values(column).values()])))
+    if error <= rounding:  # the same in every seed: the sign test
+        return mean, math.nan, abs(mean), 1.0 if abs(mean) <= rounding else 2.0 ** (1 - len(pairs))
     half, narrower = (error * error_widths(freedom + 1, level) if freedom else math.nan for level in (0.95, 0.90))
     return mean, half, abs(mean) + narrower, p_of_mean(mean, error, freedom + 1)
 
