@@ -81,7 +81,7 @@ def merge(folder: Path) -> None:
             found.remarks[PART] = [f"seed {seed}: not measured yet" for seed in sorted(missing)]
         for seed, made in one.made.items():
             both = dict.fromkeys(str(own["commit"]) for own in (made, again.made.get(seed, made)))
-            found.made[seed] = made | {"commit": " and ".join(both)}
+            found.made[seed] = made | {"commit": " and ".join(both), "command": made["command"].split(" outputs=")[0]}
         into = {found.name: found}
         if found.name in whole:
             more = whole[found.name]  # its costs are RoPE's over RoPE's
