@@ -85,12 +85,12 @@ def test_parts_of_the_loss() -> None:
     assert Counter(map(mostly, heads())) == {"distance": 12}
     by_distance = span(lambda own: parts(own)[1], heads())
     by_keys = span(lambda own: parts(own)[0], heads(), "+")
-    check_claim("induction_heads", "It is rotation more", ["all 12", f"({by_distance} nats)", f"by {by_keys} nats"])
+    check_claim("induction_heads", "It is rotation more", ["all 12", f"({by_distance} nats)", f"cost {by_keys} nats"])
 
 
 def test_rest_gives_back_far_and_takes_near() -> None:
     at_far, near = signs(lambda own: change(own, far(own)), heads()), signs(lambda own: change(own, NEAR), heads())
-    check_claim("induction_heads", "Rest gives back", [f"in {at_far[1]} of 12", f"64 apart in {near[-1]}"])
+    check_claim("induction_heads", "Rest helps far", [f"in {at_far[1]} of 12", f"64 apart in {near[-1]}"])
 
 
 def test_the_head_that_rest_does_not_help() -> None:
