@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from roundround.analysis.standings import Column, Standing, read_set, read_standing, stored, tested
+from roundround.analysis.standings import Column, Standing, read_set, read_standing, stored, tested, usual_variance
 
 FOLDER = Path(__file__).parents[1] / "docs" / "results" / "forecasts"
 BEYOND = ("needle 2x", "copying 1.5x", "order 4x", "largest 4x")
@@ -60,7 +60,7 @@ def forecasts(folder: Path) -> list[dict[str, object]]:
             rows.append({**row, "forecast": "none"})
             continue
         column, own, other = column_of(row["number"]), found[row["first"]], found[row["second"]]
-        mean, half, within, p = tested(own, other, column, like)
+        mean, half, within, p = tested(own, other, column, usual_variance(column, like))
         better = 1 - p / 2 if (mean < 0) == (column.better == "lower") else p / 2
         forecast = "equivalent" if within < (column.margin or 0) else "better" if better > 0.5 else "worse"
         rows.append(

@@ -17,6 +17,7 @@ import re
 import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +156,11 @@ class StandardSet:
     @property
     def columns(self) -> list[Column]:
         return [column for part in self.parts for column in part.columns]
+
+    @cached_property
+    def usual(self) -> dict[str, tuple[float, int]]:
+        """`usual_variance` of each column."""
+        return {column.name: usual_variance(column, self.like) for column in self.columns}
 
     def words(self, part: Part, variant: Variant, seed: int) -> list[str]:
         """The words after `roundround train`, without usual options: some layers refuse any encoding or normaliser."""
@@ -405,16 +411,15 @@ def compared(own: Standing, baseline: Standing, the_set: StandardSet) -> list[di
     """
     columns = the_set.columns
     of_gates = {column.gate for column in columns}
-    tests = {column.name: tested(own, baseline, column, the_set.like) for column in columns}
+    tests = {column.name: tested(own, baseline, column, the_set.usual[column.name]) for column in columns}
     judged = [column.name for column in columns if column.better != "none" and column.name not in of_gates]
     corrected = dict(zip(judged, holm([tests[name][-1] for name in judged]), strict=True))
-    missed = {
-        column.name
-        for column in columns
-        if column.name in of_gates
-        and tests[column.name][0] * (1 if column.better == "lower" else -1)
-        > (column.margin or 0.0) + (0.0 if math.isnan(tests[column.name][1]) else tests[column.name][1])
-    }
+    missed = set()
+    for column in (column for column in columns if column.name in of_gates):
+        difference, half, *_ = tests[column.name]
+        worse = difference if column.better == "lower" else -difference
+        if worse > (column.margin or 0.0) + (0.0 if math.isnan(half) else half):
+            missed.add(column.name)
     found = []
     for column in columns:
         (difference, half, within, p), mean = tests[column.name], own.mean(column)
@@ -469,14 +474,14 @@ def usual_variance(column: Column, like: Sequence[Standing]) -> tuple[float, int
 
 
 def tested(
-    own: Standing, baseline: Standing, column: Column, like: Sequence[Standing]
+    own: Standing, baseline: Standing, column: Column, usual_variance: tuple[float, int]
 ) -> tuple[float, float, float, float]:
     """(difference, half of its 95 % interval, the margin that its 90 % interval just fits into, p); NaN if unknown.
 
     The differences with the same seeds are tested, with the usual variance; if they vary more than this allows (an F
     test at 5 %), or if it is unknown, with their own.
     """
-    (usual, degrees), pairs = usual_variance(column, like), np.array(paired(own, baseline, column))
+    (usual, degrees), pairs = usual_variance, np.array(paired(own, baseline, column))
     if own is baseline or not len(pairs):
         return (math.nan,) * 4
     mean, freedom = float(pairs.mean()), len(pairs) - 1

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
-
+import gemma3_heads as script
 import pytest
 import torch
-from conftest import ROOT
 from helpers_hf import some_tokens, tiny
 from transformers import PreTrainedModel
 
@@ -19,19 +16,12 @@ TOKENS = some_tokens(30).tolist()
 
 
 @pytest.fixture(scope="module")
-def script() -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(ROOT / "benchmarks")
-        return importlib.import_module("gemma3_heads")
-
-
-@pytest.fixture(scope="module")
 def model() -> PreTrainedModel:
     return tiny("gemma3_text")
 
 
 @pytest.mark.parametrize("layer", [0, 1])
-def test_weights_are_the_models_own_and_pairs_add_up_to_them(script: Any, model: PreTrainedModel, layer: int) -> None:
+def test_weights_are_the_models_own_and_pairs_add_up_to_them(model: PreTrainedModel, layer: int) -> None:
     stock = model(torch.tensor([TOKENS]), output_attentions=True, use_cache=False).attentions[layer][0]
     rows = torch.tensor([7, 29])
     with installed(model):
@@ -42,7 +32,7 @@ def test_weights_are_the_models_own_and_pairs_add_up_to_them(script: Any, model:
     torch.testing.assert_close(logit_R, (stock[2, rows, rows - 1] / stock[2, rows, rows]).log(), rtol=1e-3, atol=1e-4)
 
 
-def test_a_silenced_head_changes_what_comes_after_it_and_nothing_else(script: Any, model: PreTrainedModel) -> None:
+def test_a_silenced_head_changes_what_comes_after_it_and_nothing_else(model: PreTrainedModel) -> None:
     with installed(model):
         probed = ProbedHuggingFaceModel("tiny", model, None)
         before = calls(probed, [(TOKENS, 0)])

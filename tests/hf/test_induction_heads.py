@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
+import induction_heads as script
 import pytest
 import torch
-from conftest import ROOT
 from helpers_hf import tiny
 from transformers import PreTrainedModel
 
@@ -19,20 +18,11 @@ LENGTH, DISTANCES = 700, (64, 300, 380)
 
 
 @pytest.fixture(scope="module")
-def script() -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(ROOT / "benchmarks")
-        return importlib.import_module("induction_heads")
-
-
-@pytest.fixture(scope="module")
 def model() -> PreTrainedModel:
     return tiny("llama", vocab_size=49_000, max_position_embeddings=1024)
 
 
-def rows_of(
-    script: Any, model: PreTrainedModel, *shares: float, resting: str = ""
-) -> dict[tuple[int, str, float], Any]:
+def rows_of(model: PreTrainedModel, *shares: float, resting: str = "") -> dict[tuple[int, str, float], Any]:
     """The numbers of two heads; resting: a band that rests in every layer."""
     with installed(model):
         probed = ProbedHuggingFaceModel("tiny", model, None)
@@ -43,7 +33,7 @@ def rows_of(
     return {(row["distance"], row["head"], row["at_rest"]): row for row in found}
 
 
-def test_every_second_copy_follows_its_first_at_its_distance(script: Any) -> None:
+def test_every_second_copy_follows_its_first_at_its_distance() -> None:
     for seed in range(4):
         tokens, starts = script.text(seed, LENGTH, DISTANCES, 1)
         assert len(tokens) == LENGTH
@@ -54,17 +44,17 @@ def test_every_second_copy_follows_its_first_at_its_distance(script: Any) -> Non
 
 
 @pytest.mark.parametrize("name", ["gemma-3-270m", "smollm2-135m-instruct"])
-def test_no_first_copy_of_a_plan_lies_among_second_copies(script: Any, name: str) -> None:
+def test_no_first_copy_of_a_plan_lies_among_second_copies(name: str) -> None:
     plan = script.PLANS[name]
     for seed in range(plan.n_texts):
         tokens, _ = script.text(seed, plan.length, plan.distances, 1)
         assert len(set(tokens)) == plan.length - 64 * len(plan.distances)
 
 
-def test_numbers_are_those_of_the_models_own_attention(script: Any, model: PreTrainedModel) -> None:
+def test_numbers_are_those_of_the_models_own_attention(model: PreTrainedModel) -> None:
     tokens, starts = script.text(3, LENGTH, DISTANCES, 1)
     stock = model(torch.tensor([tokens]), output_attentions=True, use_cache=False).attentions
-    found = rows_of(script, model, 0.0)
+    found = rows_of(model, 0.0)
     for layer, head in ((0, 1), (1, 2)):
         for distance, start in starts.items():
             rows = torch.arange(start, start + 63)
@@ -84,10 +74,10 @@ def test_numbers_are_those_of_the_models_own_attention(script: Any, model: PreTr
             )
 
 
-def test_rest_in_the_head_is_rest_in_the_first_layer_and_not_in_the_second(script: Any, model: PreTrainedModel) -> None:
+def test_rest_in_the_head_is_rest_in_the_first_layer_and_not_in_the_second(model: PreTrainedModel) -> None:
     """The inputs of the first layer do not depend on the frequencies."""
-    own = rows_of(script, model, 0.0, 0.375)
-    everywhere = rows_of(script, model, 0.0, resting="lowest:0.375")
+    own = rows_of(model, 0.0, 0.375)
+    everywhere = rows_of(model, 0.0, resting="lowest:0.375")
     for distance in DISTANCES:
         at_rest, turning = (own[distance, "0.1", share]["gap"] for share in (0.375, 0.0))
         assert at_rest == pytest.approx(everywhere[distance, "0.1", 0.0]["gap"], abs=1e-3)
