@@ -249,7 +249,9 @@ def variants_of(words: Sequence[str]) -> list[Variant]:
     choices: dict[str, list[str]] = {}
     for word in words:
         key, equals, value = word.partition("=")
-        if not equals or not value or key.split(".")[0] not in GROUPS:
+        if not equals:
+            raise UserError(f"{word} is no setting; write pe={word}, softmax={word}, or another of {', '.join(GROUPS)}")
+        if not value or key.split(".")[0] not in GROUPS:
             raise UserError(
                 f"{word}: the set fixes everything except {', '.join(GROUPS)}; to change more, write a set of your own "
                 "as bench/NAME.yaml below --config-dir, and give set=NAME"

@@ -361,6 +361,7 @@ def test_one_document_is_not_for_a_sweep(roundround: Callable[..., Done]) -> Non
     (["format=yaml"], ["no format=yaml (choices: table, json)"]),
     (["seeds=0"], ["seeds=0 must be at least 1"]),
     (["baseline=pe=xpos,softmax=beam"], ["baseline xpos + beam has no values"]),
+    (["baseline=nope"], ["nope is no setting; write pe=nope"]),
     (["baseline=pe=rope,cope"], ["baseline=pe=rope,cope names several variants"]),
     (["nothing.json"], ["nothing.json"]),
 ])  # fmt: skip
