@@ -1,27 +1,28 @@
-"""Makes the stored values of version 2 of the standard set from those of version 1 and from what is measured anew.
+"""Fills the stored values of version 2 of the standard set.
 
-    python benchmarks/standings_v2.py measure FOLDER    # hours; the part `induction` for every variant; resumable
-    python benchmarks/standings_v2.py merge FOLDER      # seconds; writes roundround/standings/v2/default
+    python benchmarks/standings_v2.py measure FOLDER    # hours; what stored variants lack; resumable
+    python benchmarks/standings_v2.py merge FOLDER      # seconds; adds it to roundround/standings/v2/default
     python benchmarks/standings_v2.py larger FOLDER     # half an hour each; docs/results/larger_size.md
 
-The versions differ in the part `induction` (1,500 steps in place of 600) and in `flip_flop`, which left. A part that is
-the same in both is trained and measured by the same words, so its values hold for both. FOLDER keeps the runs. More
-seeds, such as RoPE's 4 to 12, are measured by `roundround bench set=v2 pe=rope seed=4 seeds=9`; their files go into
-FOLDER too.
+Several processes can measure with one FOLDER, which keeps the runs. Costs are not among what is measured: they need a
+quiet machine. Values with a commit older than version 2 were carried over from version 1, which has the same parts but
+`induction` (1,500 steps in place of 600) and `flip_flop`, which left.
 """
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import json
 import subprocess
 import sys
 from pathlib import Path
 
-from roundround.analysis.standings import STANDINGS, Standing, add, read_set, read_standing, read_yaml, stored
+from roundround.analysis.standings import STANDINGS, Standing, read_set, read_standing, read_yaml, stored
 from roundround.config.options import options_of
 from roundround.support.files import write_atomically
 
-PART, OLD, NEW, SIZE = "induction", "v1", "v2", "default"
+SET, SIZE, SEEDS, NOT_YET = "v2", "default", (1, 2, 3), "not measured yet"
 LARGER = [
     "pe=rope",
     "pe=alibi",
@@ -35,62 +36,77 @@ LARGER = [
 ]
 
 
-def run_part(part: str, folder: Path, *words: str) -> None:
-    """`roundround bench` with a set of one part alone, trained as in the new version."""
-    config, found = folder / "conf", options_of("bench", None)
-    whole = read_yaml(found[NEW]) | {"parts": [part]}
-    (config / "bench" / part).mkdir(parents=True, exist_ok=True)
-    keep = {key: whole[key] for key in ("parts", "train", "rate", "sizes")}
-    (config / "bench" / f"{part}.yaml").write_text(json.dumps(keep))
-    (config / "bench" / part / f"{part}.yaml").write_text(found[f"{NEW}/{part}"].read_text())
-    more = [f"set={part}", "--config-dir", str(config), f"outputs={folder / 'outputs'}"]
-    subprocess.run([sys.executable, "-m", "roundround", "bench", *words, *more], check=True)
+def run_parts(parts: list[str], folder: Path, *words: str) -> None:
+    """`roundround bench` with a set of these parts alone; nothing if another process is at it."""
+    found, name = options_of("bench", None), "_".join([SET, *parts])
+    (own := folder / "conf" / "bench" / name).mkdir(parents=True, exist_ok=True)
+    for part in parts:
+        (own / f"{part}.yaml").write_text(found[f"{SET}/{part}"].read_text())
+    keep = read_yaml(found[SET])
+    write_atomically(
+        own.with_suffix(".yaml"),
+        json.dumps({key: keep[key] for key in ("train", "rate", "sizes")} | {"parts": parts}),
+    )
+    more = [f"set={name}", "--config-dir", str(folder / "conf"), f"outputs={folder / 'outputs'}"]
+    lock = folder / f"{hashlib.sha256(' '.join([name, *words]).encode()).hexdigest()[:16]}.lock"
+    with lock.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return
+        subprocess.run([sys.executable, "-m", "roundround", "bench", *words, *more], check=True)
+
+
+def lacking(one: Standing, parts: list[str]) -> dict[int, list[str]]:
+    """The parts without a value, by seed."""
+    remarks = {(part, line) for part, lines in one.remarks.items() for line in lines}
+    return {
+        seed: found
+        for seed in SEEDS
+        if (found := [p for p in parts if seed not in one.made or (p, f"seed {seed}: {NOT_YET}") in remarks])
+    }
 
 
 def measure(folder: Path) -> None:
-    like = read_yaml(options_of("bench", None)[NEW])["like"]
-    standings = sorted(stored(OLD, SIZE), key=lambda one: (one.name != "rope", one.name not in like, -len(one.made)))
-    for one in standings:
-        run_part(PART, folder, *(f"{key}={value}" for key, value in one.variant.items()), f"seeds={len(one.made)}")
+    parts = [part.name for part in read_set(SET, SIZE, None).parts if part.name != "cost"]
+    jobs = [(len(own), seed, own, one) for one in stored(SET, SIZE) for seed, own in lacking(one, parts).items()]
+    for _, seed, own, one in sorted(jobs, key=lambda job: job[:2]):
+        words = [f"{key}={value}" for key, value in one.variant.items()]
+        run_parts(own, folder, *words, f"seed={seed}", "seeds=1", f"baseline={','.join(words)}", "device=cpu")
 
 
 def larger(folder: Path) -> None:
     for variant in LARGER:
-        run_part("language", folder, variant, "size=small", f"baseline={variant}")
+        run_parts(["language"], folder, variant, "size=small", "seeds=1", f"baseline={variant}")
 
 
 def merge(folder: Path) -> None:
-    new, old = read_set(NEW, SIZE, None), read_set(OLD, SIZE, None)
-    parts = {part.name: part for part in new.parts}
-    same = {part.name for part in old.parts if part.name in parts and part.train == parts[part.name].train}
-    assert same | {PART} == {*parts}
-    measured: dict[str, Standing] = {}
-    whole: dict[str, Standing] = {}
-    for path in sorted(folder.rglob("values/*.json")):
-        one = read_standing(path)
-        add(whole if one.hash == new.hash else measured, one)
-    for one in stored(OLD, SIZE):
-        again = measured.get(one.name) or Standing(NEW, SIZE, new.hash, one.variant, one.rate)
-        if missing := one.made.keys() - again.made.keys():
-            print(f"{one.name}: {PART} is not measured yet for seed {', '.join(map(str, sorted(missing)))}")
-        found = Standing(NEW, SIZE, new.hash, one.variant, one.rate)
-        found.numbers = {key: some for key, some in one.numbers.items() if key[0] in same}
-        found.numbers |= {key: some for key, some in again.numbers.items() if key[0] == PART}
-        found.remarks = {part: some for part, some in (one.remarks | again.remarks).items() if part in parts}
-        if missing:
-            found.remarks[PART] = [f"seed {seed}: not measured yet" for seed in sorted(missing)]
-        for seed, made in one.made.items():
-            both = dict.fromkeys(str(own["commit"]) for own in (made, again.made.get(seed, made)))
-            found.made[seed] = made | {"commit": " and ".join(both), "command": made["command"].split(" outputs=")[0]}
-        into = {found.name: found}
-        if found.name in whole:
-            more = whole[found.name]  # its costs are RoPE's over RoPE's
-            more.numbers = {key: some for key, some in more.numbers.items() if key[0] != "cost"}
-            more.remarks.pop("cost", None)
-            add(into, more)
-        place = STANDINGS / NEW / SIZE
-        place.mkdir(parents=True, exist_ok=True)
-        write_atomically(place / found.file_name, into[found.name].as_json())
+    measured = [read_standing(path) for path in sorted(folder.rglob("values/*.json"))]
+    for one in stored(SET, SIZE):
+        for more in measured:
+            if (more.variant, more.size, more.rate) == (one.variant, SIZE, one.rate):
+                fill(one, more)
+        write_atomically(STANDINGS / SET / SIZE / one.file_name, one.as_json())
+
+
+def fill(one: Standing, more: Standing) -> None:
+    """Add the parts that one lacks."""
+    parts = {part for part, _ in more.numbers} | {*more.remarks}
+    for seed, made in more.made.items():
+        own = set(lacking(one, [*parts]).get(seed, ()))
+        if not own:
+            continue
+        for name, values in more.numbers.items():
+            if name[0] in own and seed in values:
+                one.numbers.setdefault(name, {})[seed] = values[seed]
+        for part in own:
+            lines = [line for line in one.remarks.pop(part, ()) if line != f"seed {seed}: {NOT_YET}"]
+            lines += [line for line in more.remarks.get(part, ()) if line.startswith(f"seed {seed}:")]
+            one.remarks |= {part: lines} if lines else {}
+        old = one.made.get(seed, made)
+        commits = dict.fromkeys(f"{old['commit']} and {made['commit']}".split(" and "))
+        command = old["command"].split(" set=")[0].split(" outputs=")[0]
+        one.made[seed] = old | {"commit": " and ".join(commits), "command": command}
 
 
 if __name__ == "__main__":

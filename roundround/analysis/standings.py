@@ -56,6 +56,8 @@ SIGNIFICANT = 0.05
 BETTER, WORSE, EQUIVALENT, NO_CLEAR = "better", "worse", "equivalent", "no clear difference"
 NOT_TESTED, NO_VALUE, NOT_JUDGED = "not tested", "no value", ""
 SIZE = "default"  # the size of the stored values
+TUNED = "tuned"  # the folder with stored values at the set's second rate
+RATE = "optim.lr"  # of a variant at the second rate
 LEAST_SPREAD = 0.01  # of a number over seeds: many are at their ceiling in all variants that are alike
 OF_ALL_SEEDS = ("set", "size", "hash", "variant", "rate")  # keys of a standing's file that hold for all its seeds
 DECIDES = ("train", "looks", "keeps", "measures", "model_of")  # keys of a part on which numbers depend
@@ -134,7 +136,8 @@ class StandardSet:
     """A standard set at one of its sizes.
 
     parts: the parts in order. train: the command-line words that all trainings share. more: the command-line words that
-    this size adds to all trainings. rate: the learning rate. hash: the hash of everything in the set that can change a
+    this size adds to all trainings. rate: the learning rate. tuned_rate: another, for those that ask; None if there is
+    none. hash: the hash of everything in the set that can change a
     number. like: stored variants close to RoPE, which say how much numbers vary over seeds. newer: the
     version that replaces this one; None for the newest. decides: the column by which a search keeps variants, how a
     difference in it varies over seeds (a standard deviation), and the differences to look for; None if the set does not
@@ -151,6 +154,7 @@ class StandardSet:
     parts: tuple[Part, ...]
     like: tuple[Standing, ...] = ()
     newer: str | None = None
+    tuned_rate: float | None = None
     decides: tuple[Column, float, tuple[float, ...]] | None = None
 
     @property
@@ -164,8 +168,8 @@ class StandardSet:
 
     def words(self, part: Part, variant: Variant, seed: int) -> list[str]:
         """The words after `roundround train`, without usual options: some layers refuse any encoding or normaliser."""
-        own = [f"{key}={value}" for key, value in variant.items() if USUAL.get(key) != value]
-        return [*self.train, *part.train, *self.more, *own, f"seed={seed}", f"optim.lr={self.rate:g}"]
+        own = {RATE: f"{self.rate:g}"} | variant | {"seed": str(seed)}
+        return [*self.train, *part.train, *self.more, *(f"{k}={v}" for k, v in own.items() if USUAL.get(k) != v)]
 
 
 def read_set(name: str, size: str, config_dir: str | None) -> StandardSet:
@@ -209,6 +213,7 @@ def set_of(name: str, size: str, whole: Mapping[str, Any], found: Mapping[str, P
         parts=known,
         like=tuple(one for one in known_values if one.name in alike) if size == SIZE else (),
         newer=whole.get("newer"),
+        tuned_rate=whole.get("tuned_rate"),
         decides=None
         if search is None
         else (
@@ -385,6 +390,24 @@ def read_standing(path: Path) -> Standing:
 def stored(name: str, size: str) -> list[Standing]:
     """The standings of a set and size that the package contains."""
     return [read_standing(path) for path in sorted((STANDINGS / name / size).glob("*.json"))]
+
+
+def at_better_rate(found: Mapping[str, Standing], the_set: StandardSet) -> dict[str, Standing]:
+    """The variants with values at both rates, by the name of the variant, each at its better rate.
+
+    It is the better one in the first column of the set, the loss in v2, by its mean over the seeds with values at both.
+    Costs are those of the first rate.
+    """
+    column, better = the_set.columns[0], dict[str, Standing]()
+    sign = 1 if column.better == "higher" else -1
+    costs = {part.name for part in the_set.parts if part.measures == "costs"}
+    for name, first in found.items():
+        second = found.get(format_variant(first.variant | {RATE: f"{the_set.tuned_rate:g}"}))
+        if RATE not in first.variant and second is not None and (pairs := paired(second, first, column)):
+            kept = {key: some for key, some in first.numbers.items() if key[0] in costs}
+            tuned = replace(second, numbers=second.numbers | kept)
+            better[name] = tuned if sign * statistics.fmean(pairs) > 0 else first
+    return better
 
 
 def add(found: dict[str, Standing], standing: Standing) -> None:

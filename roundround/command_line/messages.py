@@ -59,7 +59,9 @@ def missing_choice(error: MissingConfigException, config_dir: str | None) -> str
     choices = set(options_of(group, config_dir)) if name else set()
     if not choices:
         return without_advice(one_line(error))
-    return f"no {group}={name}{as_path(group, name) or nearest(name, choices)}"
+    advice = as_path(group, name) or nearest(name, choices)
+    own = "" if config_dir or not advice.startswith(" (") else "; one of your own needs --config-dir FOLDER"
+    return f"no {group}={name}{own}{advice}"
 
 
 def wrong_key(cause: OmegaConfBaseException) -> str:

@@ -48,13 +48,15 @@ JUDGED, COST, GATE, DESCRIBED = "judged", "cost", "within the trained lengths", 
 class Standings:
     """The variants to show, compared with a baseline.
 
-    chosen: the variants to show. tries: by variant, its try in the history of a search.
+    chosen: the variants to show. tries: by variant, its try in the history of a search. tuned: each variant is shown
+    at the better of the set's two learning rates.
     """
 
     set: StandardSet
     chosen: Sequence[Standing]
     baseline: Standing
     tries: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    tuned: bool = False
 
     @cached_property
     def groups(self) -> dict[str, str]:
@@ -132,6 +134,12 @@ class Standings:
         own = [] if self.set.is_standard else [changed]
         if self.set.newer:
             own.append(f"set {self.set.name} is an earlier version; set={self.set.newer} finds more differences")
+        if self.tuned:
+            first, second = f"{self.set.rate:g}", f"{self.set.tuned_rate:g}"
+            own.append(
+                f"each variant is at its better learning rate, {second} where its name says so, else {first}; variants "
+                "without values at both are not shown"
+            )
         if len(self.rows) > FEW + 1:
             return own
         own += [f"{s.name}: one seed, so its own spread is unknown" for s, _ in self.rows[1:] if len(s.made) == 1]

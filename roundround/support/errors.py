@@ -43,8 +43,8 @@ def nearest(name: str, choices: Iterable[str]) -> str:
     name, names = name.lower(), sorted(choices)
     longer = sorted((choice for choice in names if len(name) > 2 and choice.startswith(name)), key=len)
     beginnings = {choice[: len(name)]: choice for choice in reversed(names)}  # adaptve -> adaptive_temperature
-    begun = [beginnings[part] for part in difflib.get_close_matches(name, beginnings, n=1, cutoff=0.75)]
-    near = longer or difflib.get_close_matches(name, names, n=1) or begun
+    begun = [beginnings[part] for part in difflib.get_close_matches(name, beginnings, n=1, cutoff=0.8)]
+    near = longer or difflib.get_close_matches(name, names, n=1, cutoff=0.65) or begun
     guess = f"; did you mean '{near[0]}'?" if near else ""
     return f"{guess} (choices: {', '.join(names)})" if names else guess
 

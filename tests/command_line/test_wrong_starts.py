@@ -21,6 +21,7 @@ from roundround.command_line.launch import about_path
     ("args", "parts"),
     [
         (["pe=\x1b[31mx"], ["no pe=\\x1b[31mx"]),
+        (["pe=mine"], ["no pe=mine; one of your own needs --config-dir FOLDER (choices: alibi"]),
         (["seed=${oc.env:NOPE}"], ["NOPE"]),
         (["hydra.run.dir=/dev/null/x"], ["/dev/null/x"]),
         (["outputs="], ["outputs= is empty"]),

@@ -77,7 +77,7 @@ def mine(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def ran(monkeypatch: pytest.MonkeyPatch, here: Path) -> list[list[str]]:
-    """The verbs that were asked for, of which none runs: accuracy falls with the length and is best with nope."""
+    """The verbs that were asked for, of which none runs: accuracy falls with the length; nope and a rate of 0.01 raise it."""
     asked: list[list[str]] = []
 
     def answer(self: Runner, verb: str, *words: str) -> Path:
@@ -90,8 +90,9 @@ def ran(monkeypatch: pytest.MonkeyPatch, here: Path) -> list[list[str]]:
             (directory / "choices").write_text(" ".join(words))
             return directory
         source = next(Path(word.removeprefix("run=")) for word in words if word.startswith("run="))
-        good = "pe=nope" in (source / "choices").read_text()
-        records = [{"metric": "token_accuracy", "length": n, "value": (1.0 if good else 0.25) / n} for n in (4, 8)]
+        choices = (source / "choices").read_text()
+        share = 1.0 if "pe=nope" in choices else 0.5 if "optim.lr=0.01" in choices else 0.25
+        records = [{"metric": "token_accuracy", "length": n, "value": share / n} for n in (4, 8)]
         (directory / "results.json").write_text(json.dumps(records))
         return directory
 
@@ -120,6 +121,19 @@ def test_what_is_named_and_the_baseline_are_run_seed_by_seed_and_taken_the_next_
     assert len(ran) == 8, "all of it was there"
     roundround("bench", *WORDS, "pe=nope", "seeds=3")
     assert len(ran) == 12, "the third seed of both"
+
+
+def test_each_variant_is_taken_at_the_better_of_two_learning_rates(
+    roundround: Callable[..., Done], mine: Path, ran: list[list[str]]
+) -> None:
+    (mine / "bench/tiny.yaml").write_text(f"{SET}tuned_rate: 1.0e-2\n")
+    done = roundround("bench", *WORDS, "pe=nope", "tune=true")
+    rates = [word for words in ran if words[0] == "train" for word in words if word.startswith("optim.lr=")]
+    assert rates == ["optim.lr=0.003", "optim.lr=0.01"] * 2
+    assert "nope against rope + optim.lr=0.01: " in done.out, "nope is the same at both rates: the first"
+    assert "each variant is at its better learning rate, 0.01 where its name says so" in done.err
+    assert "optim.lr" not in roundround("bench", *WORDS, "pe=nope").out
+    assert len(ran) == 8, "all of it was there"
 
 
 def test_a_part_that_fails_has_a_remark_and_the_others_go_on(
@@ -364,6 +378,8 @@ def test_one_document_is_not_for_a_sweep(roundround: Callable[..., Done]) -> Non
     (["baseline=nope"], ["nope is no setting; write pe=nope"]),
     (["baseline=pe=rope,cope"], ["baseline=pe=rope,cope names several variants"]),
     (["nothing.json"], ["nothing.json"]),
+    (["set=v1", "tune=true"], ["tune=true needs a second learning rate, and set=v1 has none"]),
+    (["pe=nape", "tune=true", "history=tries.jsonl"], ["give history= or tune=true"]),
 ])  # fmt: skip
 def test_wrong_words_get_one_line(roundround: Callable[..., Done], words: Sequence[str], parts: Sequence[str]) -> None:
     assert_refused(roundround("bench", *words), *parts)

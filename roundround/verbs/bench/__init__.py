@@ -29,6 +29,7 @@ class BenchConfig:
     set: str
     size: str
     baseline: list[str]
+    tune: bool
     device: str = key(HOW)
     trust: bool = key(WHERE)
     history: str | None = key(WHERE)

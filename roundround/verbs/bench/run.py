@@ -17,11 +17,15 @@ from omegaconf import DictConfig, OmegaConf
 from roundround.analysis.repetition import Runner, planned_config
 from roundround.analysis.standings import (
     GROUPS,
+    RATE,
+    SIZE,
+    TUNED,
     Part,
     StandardSet,
     Standing,
     Variant,
     add,
+    at_better_rate,
     decide,
     format_variant,
     read_set,
@@ -67,6 +71,10 @@ def bench(cfg: DictConfig, invocation: Invocation) -> int | None:
     if as_json and invocation.sweep is not None:
         raise UserError("format=json prints one document; give all variants to one command, without -m")
     about = {"set": the_set.name, "size": the_set.size, "hash": the_set.hash, "baseline": baseline}
+    if config.tune and the_set.tuned_rate is None:
+        raise UserError(f"tune=true needs a second learning rate, and set={the_set.name} has none (tuned_rate:)")
+    if config.tune and config.history is not None:
+        raise UserError("a search decides at one learning rate; give history= or tune=true")
     history = None if config.history is None else home_expanded(config.history, "history")
     if history is not None and not (others and the_set.decides):
         raise UserError("history= needs a variant to try, and a set and size that say what decides, as v2, default")
@@ -75,7 +83,8 @@ def bench(cfg: DictConfig, invocation: Invocation) -> int | None:
     if config.device != "auto":
         pick_device(config.device)
     found = all_values(the_set, config, invocation.config_dir)
-    named = [*([baseline] if wanted else []), *others]
+    rates: list[Variant] = [{}, {RATE: f"{the_set.tuned_rate:g}"}] if config.tune else [{}]
+    named = [{**one, **rate} for one in [*([baseline] if wanted else []), *others] for rate in rates]
     for variant in [one for one in named if format_variant(one) not in found]:
         from roundround.trained.models import check_buildable  # imports torch, which the table does not need
 
@@ -85,10 +94,13 @@ def bench(cfg: DictConfig, invocation: Invocation) -> int | None:
         runner = SetRunner(the_set, config, invocation, found, run.directory)
         for variant in named:
             runner.complete(variant, seeds)
+        if config.tune:
+            found = at_better_rate(found, the_set)
         name = format_variant(baseline)
         if name not in found:
             raise UserError(f"baseline {name} has no values{nearest(name, found)}")
-        chosen = [s for s in found.values() if not wanted or s.variant in [baseline, *wanted]]
+        shown = {format_variant(one) for one in [baseline, *wanted]} if wanted else found.keys()
+        chosen = [s for own, s in found.items() if own in shown]
         tries = {
             own: decide(history, about, the_set.decides, found[own], found[name], seeds, source)
             for own, source in (
@@ -96,7 +108,7 @@ def bench(cfg: DictConfig, invocation: Invocation) -> int | None:
             )
             if history is not None and the_set.decides is not None
         }
-        standings = report.Standings(the_set, chosen, found[name], tries)
+        standings = report.Standings(the_set, chosen, found[name], tries, tuned=config.tune)
         run.results(standings.records(), variants=len(chosen))
         if run.writes:
             standings.leave(run.directory)
@@ -114,6 +126,8 @@ def all_values(the_set: StandardSet, config: BenchConfig, config_dir: str | None
     is left out if it has values already, or if the code of a user's variant has changed since it was measured.
     """
     found = {standing.name: standing for standing in stored(the_set.name, the_set.size)}
+    if config.tune and the_set.size == SIZE:
+        found |= {standing.name: standing for standing in stored(the_set.name, TUNED)}
     own = [
         path
         for directory, _ in sorted(all_runs(runs_of(config.outputs, "bench"), "bench"))
@@ -126,6 +140,8 @@ def all_values(the_set: StandardSet, config: BenchConfig, config_dir: str | None
             if is_named:
                 raise
             print_status(f"passed over: {one_line(error)}")
+            continue
+        if RATE in standing.variant and not config.tune:
             continue
         of = (standing.set, standing.size, standing.hash, standing.rate)
         if of != (the_set.name, the_set.size, the_set.hash, the_set.rate):
