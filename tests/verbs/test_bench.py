@@ -77,7 +77,7 @@ def mine(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def ran(monkeypatch: pytest.MonkeyPatch, here: Path) -> list[list[str]]:
-    """The verbs that were asked for, of which none runs: accuracy falls with the length; nope and a rate of 0.01 raise it."""
+    """The verbs that were asked for; none runs. Accuracy falls with the length; nope and a rate of 0.01 raise it."""
     asked: list[list[str]] = []
 
     def answer(self: Runner, verb: str, *words: str) -> Path:
