@@ -180,7 +180,7 @@ class Standings:
             "size": self.set.size,
             "hash": self.set.hash,
             "standard": self.set.is_standard,
-            "baseline": {"name": self.baseline.name, "seeds": sorted(self.baseline.made)},
+            "baseline": {"name": self.baseline.name, "seeds": sorted(self.rows[0][0].made)},
             "commit": commit,
             "variants": variants,
             "remarks": self.remarks(),

@@ -241,7 +241,7 @@ def test_a_program_gets_one_document_and_its_verdict_as_the_exit_code(
     assert {one["name"] for one in document["variants"]} == {*names} - {"rope"}
     records = json.loads((run / "results.json").read_text())
     for one in document["variants"]:
-        assert one["seeds"] == [1, 2, 3]
+        assert one["seeds"] == document["baseline"]["seeds"] == [1, 2, 3], "not all of RoPE's twelve"
         assert one["commits"] != ["None"]
         assert len(one["numbers"]) == 22
         for number in one["numbers"]:
