@@ -393,20 +393,24 @@ def stored(name: str, size: str) -> list[Standing]:
 
 
 def at_better_rate(found: Mapping[str, Standing], the_set: StandardSet) -> dict[str, Standing]:
-    """The variants with values at both rates, by the name of the variant, each at its better rate.
+    """The variants that were run at both rates, by the name of the variant, each at its better rate.
 
-    It is the better one in the first column of the set, the loss in v2, by its mean over the seeds with values at both.
-    Costs are those of the first rate.
+    It is the rate at which more seeds have a value in the first column of the set (the loss in v2); if as many, the
+    one with the better mean; if as good, the first. Only seeds that were run at both count. Costs are those of the
+    first rate.
     """
     column, better = the_set.columns[0], dict[str, Standing]()
     sign = 1 if column.better == "higher" else -1
     costs = {part.name for part in the_set.parts if part.measures == "costs"}
     for name, first in found.items():
         second = found.get(format_variant(first.variant | {RATE: f"{the_set.tuned_rate:g}"}))
-        if RATE not in first.variant and second is not None and (pairs := paired(second, first, column)):
-            kept = {key: some for key, some in first.numbers.items() if key[0] in costs}
-            tuned = replace(second, numbers=second.numbers | kept)
-            better[name] = tuned if sign * statistics.fmean(pairs) > 0 else first
+        if RATE in first.variant or second is None:
+            continue
+        both, gain = first.made.keys() & second.made.keys(), statistics.fmean(paired(second, first, column) or [0.0])
+        more = len(both & second.values(column).keys()) - len(both & first.values(column).keys())
+        kept = {key: some for key, some in first.numbers.items() if key[0] in costs}
+        tuned = replace(second, numbers=second.numbers | kept)
+        better[name] = tuned if (more or sign * gain) > 0 else first
     return better
 
 

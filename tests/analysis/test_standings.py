@@ -18,6 +18,7 @@ from roundround.analysis.standings import (
     EQUIVALENT,
     NO_CLEAR,
     NOT_TESTED,
+    RATE,
     STANDINGS,
     WORSE,
     Column,
@@ -25,6 +26,7 @@ from roundround.analysis.standings import (
     StandardSet,
     Standing,
     add,
+    at_better_rate,
     compared,
     complete,
     format_variant,
@@ -63,6 +65,33 @@ def drawn(
     effects = rng.normal(0, of_seed, seeds)
     values = rng.normal(0.5, means, (n, 1)) + effects + rng.normal(0, spread, (n, seeds))
     return [standing(f"own{k}", {"token_accuracy@10": row}, seeds=seeds) for k, row in enumerate(values.tolist())]
+
+
+# -- the better of two learning rates
+
+
+@pytest.mark.parametrize(("first", "second", "taken"), [
+    ([0.5, 0.5, 0.5], [0.6, 0.6, 0.4], 2), ([0.5, 0.5, 0.5], [0.5, 0.4, 0.5], 1), ([0.5, 0.5, 0.5], [0.5, 0.5, 0.5], 1),
+    ([0.5, 0.5, 0.5], [0.9, 0.9, None], 1), ([0.9, 0.9, None], [0.1, 0.1, 0.1], 2), ([None] * 3, [None] * 3, 1),
+    ([0.1, 0.1, 0.1, 0.9], [0.2, 0.2, 0.2], 2), ([0.5, 0.5, 0.5], None, 0),
+])  # fmt: skip
+def test_the_better_rate_loses_fewer_seeds_or_has_the_better_mean_over_the_same_seeds(
+    first: list[float | None], second: list[float | None] | None, taken: int
+) -> None:
+    one = standing("nope", {"token_accuracy@10": first}, seeds=len(first))
+    one.numbers["cost", "time"] = {1: 2.0}
+    found = {"nope": one}
+    if second is not None:
+        other = standing("nope", {"token_accuracy@10": second})
+        other.variant = {**other.variant, RATE: "0.01"}
+        found[other.name] = other
+    cost = Part(name="cost", question="", columns=(), measures="costs")
+    own = a_set(column())
+    better = at_better_rate(found, replace(own, parts=(*own.parts, cost), tuned_rate=1e-2))
+    assert [*better] == ["nope"] * (taken > 0)
+    for known in better.values():
+        assert known.name == ("nope", "nope + optim.lr=0.01")[taken - 1]
+        assert known.numbers["cost", "time"] == {1: 2.0}
 
 
 # -- the test of a difference

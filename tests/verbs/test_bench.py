@@ -132,7 +132,10 @@ def test_each_variant_is_taken_at_the_better_of_two_learning_rates(
     assert rates == ["optim.lr=0.003", "optim.lr=0.01"] * 2
     assert "nope against rope + optim.lr=0.01: " in done.out, "nope is the same at both rates: the first"
     assert "each variant is at its better learning rate, 0.01 where its name says so" in done.err
-    assert "optim.lr" not in roundround("bench", *WORDS, "pe=nope").out
+    file = done.directory / "values" / "pe=rope+softmax=softmax+optim.lr=0.01.json"
+    plain = roundround("bench", *WORDS, "pe=nope", str(file))
+    assert "optim.lr" not in plain.out
+    assert f"{file} has values at the second learning rate, which tune=true takes, and is left out" in plain.err
     assert len(ran) == 8, "all of it was there"
 
 

@@ -98,7 +98,7 @@ def bench(cfg: DictConfig, invocation: Invocation) -> int | None:
             found = at_better_rate(found, the_set)
         name = format_variant(baseline)
         if name not in found:
-            raise UserError(f"baseline {name} has no values{nearest(name, found)}")
+            raise UserError(f"baseline {name} has no values{' at both rates' * config.tune}{nearest(name, found)}")
         shown = {format_variant(one) for one in [baseline, *wanted]} if wanted else found.keys()
         chosen = [s for own, s in found.items() if own in shown]
         tries = {
@@ -142,6 +142,8 @@ def all_values(the_set: StandardSet, config: BenchConfig, config_dir: str | None
             print_status(f"passed over: {one_line(error)}")
             continue
         if RATE in standing.variant and not config.tune:
+            if is_named:
+                print_status(f"{path} has values at the second learning rate, which tune=true takes, and is left out")
             continue
         of = (standing.set, standing.size, standing.hash, standing.rate)
         if of != (the_set.name, the_set.size, the_set.hash, the_set.rate):
