@@ -213,7 +213,7 @@ def set_of(name: str, size: str, whole: Mapping[str, Any], found: Mapping[str, P
         parts=known,
         like=tuple(one for one in known_values if one.name in alike) if size == SIZE else (),
         newer=whole.get("newer"),
-        tuned_rate=whole.get("tuned_rate"),
+        tuned_rate=None if (tuned := whole.get("tuned_rate")) is None else float(tuned),
         decides=None
         if search is None
         else (

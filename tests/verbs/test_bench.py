@@ -173,6 +173,7 @@ def test_a_set_of_ones_own_has_no_stored_values_and_a_changed_one_is_marked(
     ("tiny/copying.yaml", "token_accuracy@8", "token_accurracy@8", "token_accurracy@8"),
     ("tiny/copying.yaml", "token_accuracy@8", "token_accuracy@8 - ", "token_accuracy@8 - "),
     ("tiny.yaml", "rate:", "like: [rop]\nrate:", "like: rop"),
+    ("tiny.yaml", "rate:", "tuned_rate: fast\nrate:", "fast"),
     ("tiny.yaml", "rate:", "decides: {column: copying, spread: abc, effects: [1]}\nrate:", "abc"),
 ])  # fmt: skip
 def test_a_set_with_a_slip_is_refused(
