@@ -393,25 +393,39 @@ def stored(name: str, size: str) -> list[Standing]:
 
 
 def at_better_rate(found: Mapping[str, Standing], the_set: StandardSet) -> dict[str, Standing]:
-    """The variants that were run at both rates, by the name of the variant, each at its better rate.
+    """The variants that were run at both rates, by name, with the values of each part at its better rate.
 
-    It is the rate at which more seeds have a value in the first column of the set (the loss in v2); if as many, the
-    one with the better mean; if as good, the first. Only seeds that were run at both count. Costs are those of the
-    first rate.
+    It is the rate at which more seeds have a value in the part's number within the trained lengths (its gate, else its
+    first number with a direction); if as many, the one with the better mean; if as good, the first. Only seeds that
+    were run at both count. A part that measures another's model has its rate, costs the first.
     """
-    column, better = the_set.columns[0], dict[str, Standing]()
-    sign = 1 if column.better == "higher" else -1
-    costs = {part.name for part in the_set.parts if part.measures == "costs"}
+    better = dict[str, Standing]()
     for name, first in found.items():
         second = found.get(format_variant(first.variant | {RATE: f"{the_set.tuned_rate:g}"}))
         if RATE in first.variant or second is None:
             continue
-        both, gain = first.made.keys() & second.made.keys(), statistics.fmean(paired(second, first, column) or [0.0])
-        more = len(both & second.values(column).keys()) - len(both & first.values(column).keys())
-        kept = {key: some for key, some in first.numbers.items() if key[0] in costs}
-        tuned = replace(second, numbers=second.numbers | kept)
-        better[name] = tuned if (more or sign * gain) > 0 else first
+        tuned = list[str]()
+        for part in the_set.parts:
+            source = next(p for p in the_set.parts if p.name == (part.model_of or part.name))
+            if part.measures != "costs" and (gains(second, first, source) if part is source else source.name in tuned):
+                tuned.append(part.name)
+        numbers = {key: some for key, some in first.numbers.items() if key[0] not in tuned}
+        numbers |= {key: some for key, some in second.numbers.items() if key[0] in tuned}
+        remarks = {part: some for part, some in first.remarks.items() if part not in tuned}
+        remarks |= {part: [*second.remarks.get(part, ()), f"at a rate of {the_set.tuned_rate:g}"] for part in tuned}
+        better[name] = replace(first, numbers=numbers, remarks=remarks)
     return better
+
+
+def gains(second: Standing, first: Standing, part: Part) -> bool:
+    """Whether a part is better at the second rate."""
+    gates, columns = {column.gate for column in part.columns}, [c for c in part.columns if c.better != "none"]
+    column = next((c for c in columns if c.name in gates), columns[0] if columns else None)
+    if column is None:
+        return False
+    both, sign = first.made.keys() & second.made.keys(), 1 if column.better == "higher" else -1
+    more = len(both & second.values(column).keys()) - len(both & first.values(column).keys())
+    return (more or sign * statistics.fmean(paired(second, first, column) or [0.0])) > 0
 
 
 def add(found: dict[str, Standing], standing: Standing) -> None:

@@ -48,8 +48,8 @@ JUDGED, COST, GATE, DESCRIBED = "judged", "cost", "within the trained lengths", 
 class Standings:
     """The variants to show, compared with a baseline.
 
-    chosen: the variants to show. tries: by variant, its try in the history of a search. tuned: each variant is shown
-    at the better of the set's two learning rates.
+    chosen: the variants to show. tries: by variant, its try in the history of a search. tuned: each part has
+    the better of the set's two learning rates.
     """
 
     set: StandardSet
@@ -137,7 +137,7 @@ class Standings:
         if self.tuned:
             first, second = f"{self.set.rate:g}", f"{self.set.tuned_rate:g}"
             own.append(
-                f"each variant is at its better learning rate, {second} where its name says so, else {first}; variants "
+                f"each part is at its better learning rate, {second} where a line says so, else {first}; variants "
                 "without values at both are not shown"
             )
         if len(self.rows) > FEW + 1:

@@ -130,8 +130,9 @@ def test_each_variant_is_taken_at_the_better_of_two_learning_rates(
     done = roundround("bench", *WORDS, "pe=nope", "tune=true")
     rates = [word for words in ran if words[0] == "train" for word in words if word.startswith("optim.lr=")]
     assert rates == ["optim.lr=0.003", "optim.lr=0.01"] * 2
-    assert "nope against rope + optim.lr=0.01: " in done.out, "nope is the same at both rates: the first"
-    assert "each variant is at its better learning rate, 0.01 where its name says so" in done.err
+    assert "each part is at its better learning rate, 0.01 where a line says so" in done.err
+    assert "rope: copying: at a rate of 0.01" in done.err
+    assert "nope: copying: " not in done.err, "it is the same at both rates: the first"
     file = done.directory / "values" / "pe=rope+softmax=softmax+optim.lr=0.01.json"
     plain = roundround("bench", *WORDS, "pe=nope", str(file))
     assert "optim.lr" not in plain.out
