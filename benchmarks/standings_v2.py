@@ -35,28 +35,13 @@ from roundround.support.files import write_atomically
 
 SET, SIZE, SEEDS, NOT_YET = "v2", "default", (1, 2, 3), "not measured yet"
 AT_BOTH_RATES = [
-    "pe=rope",
-    "pe=nope",
-    "pe=alibi",
-    "pe=p_rope",
-    "pe=rope_500k",
-    "pe=partial_rope_25",
-    "pe=t5_bias",
-    "pe=fox",
-    "softmax=sink",
-    "softmax=ssmax",
-]
+    "pe=rope", "pe=nope", "pe=alibi", "pe=p_rope", "pe=rope_500k", "pe=partial_rope_25", "pe=t5_bias", "pe=fox",
+    "softmax=sink", "softmax=ssmax",
+]  # fmt: skip
 LARGER = [
-    "pe=rope",
-    "pe=alibi",
-    "pe=nope",
-    "pe=p_rope",
-    "softmax=ssmax",
-    "pe=fox",
-    "pe=nape",
-    "pe=p_rope_25",
+    "pe=rope", "pe=alibi", "pe=nope", "pe=p_rope", "softmax=ssmax", "pe=fox", "pe=nape", "pe=p_rope_25",
     "pe=sinusoidal",
-]
+]  # fmt: skip
 
 
 def run_parts(parts: list[str], folder: Path, *words: str) -> None:

@@ -12,7 +12,7 @@ import standard_set
 from conftest import ROOT
 from scipy import stats
 
-from roundround.analysis.standings import BETTER, EQUIVALENT, WORSE, compared, read_set, stored
+from roundround.analysis.standings import BETTER, EQUIVALENT, TUNED, WORSE, compared, read_set, stored
 from roundround.report.drawing.tables import fixed
 
 PAGE = " ".join((ROOT / "docs" / "howto" / "bench.md").read_text().split())
@@ -93,6 +93,14 @@ def test_what_the_page_says_of_the_stored_values(name: str, metric: str, verdict
     assert (record["verdict"], fixed(record["difference"], 3, "+")) == (verdict, difference)
     if name != "rope + hard":
         assert difference in PAGE
+
+
+def test_what_the_second_rate_does_to_rope() -> None:
+    [second] = [one for one in stored("v2", TUNED) if one.variant["pe"] == "rope"]
+    loss = [one.values(COLUMNS["loss"])[1] for one in (STORED["rope"], second)]
+    assert f"at 1e-2 RoPE's loss is {loss[0] - loss[1]:.3f} lower" in PAGE
+    assert f"does not learn induction ({second.values(COLUMNS['induction'])[1]:.2f}; one seed)" in PAGE
+    assert [*second.made] == [1]
 
 
 def test_how_many_numbers_the_page_names() -> None:

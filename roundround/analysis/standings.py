@@ -137,11 +137,11 @@ class StandardSet:
 
     parts: the parts in order. train: the command-line words that all trainings share. more: the command-line words that
     this size adds to all trainings. rate: the learning rate. tuned_rate: another, for those that ask; None if there is
-    none. hash: the hash of everything in the set that can change a
-    number. like: stored variants close to RoPE, which say how much numbers vary over seeds. newer: the
-    version that replaces this one; None for the newest. decides: the column by which a search keeps variants, how a
-    difference in it varies over seeds (a standard deviation), and the differences to look for; None if the set does not
-    say. is_standard: True if this is the default size, and the package has standings of this version of the set.
+    none. hash: the hash of everything in the set that can change a number. like: stored variants close to RoPE, which
+    say how much numbers vary over seeds. newer: the version that replaces this one; None for the newest. decides: the
+    column by which a search keeps variants, how a difference in it varies over seeds (a standard deviation), and the
+    differences to look for; None if the set does not say. is_standard: True if this is the default size, and the
+    package has standings of this version of the set.
     """
 
     name: str
