@@ -197,20 +197,24 @@ def test_two_steps_of_every_length_experiment(roundround: Callable[..., Done], n
     assert {run["choices"]["data"] for run in runs} == {"reverse" if data == "solved" else data}
 
 
-def test_two_steps_of_algorithms_from_scratch_with_and_without_adaptive_temperature(
-    roundround: Callable[..., Done], here: Path
+@pytest.mark.parametrize(("name", "small"), [
+    ("clrs_text_small", ["model=tiny", "model.d_model=16"]),
+    ("clrs_text_tuned", ["init=stories260k"]),
+])  # fmt: skip
+def test_two_steps_of_algorithms_with_and_without_adaptive_temperature(
+    roundround: Callable[..., Done], here: Path, name: str, small: list[str]
 ) -> None:
     """With rows in the place of those that dm-clrs makes, in the files that the experiment names."""
     rows = [
-        {"question": f"{name}:\n{i}\n", "answer": f"{i % 7}\n\n", "algo_name": name, "length": 4 + i % 5}
-        for i in range(100)
-        for name in ("binary_search", "find_maximum_subarray_kadane", "minimum")
+        {"question": f"{algorithm}:\n{i}\n", "answer": f"{i % 7}\n\n", "algo_name": algorithm, "length": 4 + i % 5}
+        for i in range(600)
+        for algorithm in ("binary_search", "find_maximum_subarray_kadane", "minimum")
     ]
-    for name in ("clrs_train.jsonl", "clrs_test.jsonl"):
-        (here / name).write_text("\n".join(map(json.dumps, rows)))
-    small = ["seed=1", "model=tiny", "model.d_model=16", "logger=none"]
-    small += ["trainer.max_steps=2", "trainer.accelerator=cpu", "batch_size=4", "data.validation_examples=4"]
-    done = roundround("train", "experiment=softmax/clrs_text_small", *small)
+    for file in ("clrs_train.jsonl", "clrs_test.jsonl"):
+        (here / file).write_text("\n".join(map(json.dumps, rows)))
+    small = [*small, "seed=1", "logger=none", "batch_size=4", "data.validation_examples=4"]
+    small += ["trainer.max_steps=2", "trainer.accelerator=cpu"]
+    done = roundround("train", f"experiment=softmax/{name}", *small)
     assert done.code == 0, done.err
     runs = [json.loads(path.read_text()) for path in sorted(done.directory.glob("*/run.json"))]
     assert [(run["status"], run["choices"]["softmax"]) for run in runs] == [

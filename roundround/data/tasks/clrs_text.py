@@ -181,15 +181,18 @@ class ClrsText(TextTask):
     def stored_texts(self, *, seed: int, split: str, length: int | None) -> FixedSet[Text]:
         train, test = self.set_of("train"), self.set_of("test")
         rows = test if split == "test" else train
-        chosen = rows.of(self.algorithms)
-        if train is test or split != "test":
-            chosen &= np.isin(rows.hash % SHARES, (OF_ONE_SET if train is test else OF_TRAINING_SET)[split])
         wanted = self.lengths if length is None else [length]
+        chosen = rows.of(self.algorithms)
         if wanted is not None:
             chosen &= np.isin(rows.length, wanted)
-        numbers = chosen.nonzero()[0]
-        if not len(numbers):
+        if not (n := chosen.sum()):
             raise self.missing(rows, split, wanted)
+        if train is test or split != "test":
+            shares = (OF_ONE_SET if train is test else OF_TRAINING_SET)[split]
+            if not (chosen := chosen & np.isin(rows.hash % SHARES, shares)).any():
+                none = f"{split} has none of the {n:,} rows (it takes {len(shares)} in {SHARES}, by their text)"
+                raise UserError(f"{rows.where}: {none}: more rows are needed")
+        numbers = chosen.nonzero()[0]
         order = ExampleSampler(len(numbers), seed=seed)
         return FixedSet(len(numbers), lambda i: rows.at(int(numbers[order.numbers(i, 1)[0]])))
 

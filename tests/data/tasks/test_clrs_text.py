@@ -170,6 +170,14 @@ def test_a_length_that_a_file_has_not_is_refused_with_those_that_it_has() -> Non
     of_files(GOLDEN).check_length(31, "length")
 
 
+def test_a_file_too_small_to_be_divided_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("question,answer,algo_name\nq,a,bfs")
+    task = of_files(tmp_path / "rows.csv", algorithms=["bfs"]).with_vocabulary(BYTES)
+    for split in ("validation", "test"):  # its text falls to train
+        with pytest.raises(UserError, match=f"{split} has none of the 1 rows .it takes 8 in 64, by their text.: more"):
+            Examples(task, seed=0, split=split)
+
+
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
