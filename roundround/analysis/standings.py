@@ -201,6 +201,8 @@ def set_of(name: str, size: str, whole: Mapping[str, Any], found: Mapping[str, P
         assert column.gate is None or column.gate in {*columns} - {column.name}, f"gate: {column.gate} of {column.name}"
     unknown = {*alike} - {one.name for one in known_values}
     assert not unknown, f"like: {', '.join(sorted(map(str, unknown)))} have no stored values"
+    tuned = None if whole.get("tuned_rate") is None else float(whole["tuned_rate"])
+    assert tuned is None or (tuned != whole["rate"] and 0 < tuned < math.inf), f"tuned_rate: {tuned}"
     search = whole.get("decides") if size == SIZE else None  # at other sizes differences vary otherwise
     return StandardSet(
         name=name,
@@ -213,7 +215,7 @@ def set_of(name: str, size: str, whole: Mapping[str, Any], found: Mapping[str, P
         parts=known,
         like=tuple(one for one in known_values if one.name in alike) if size == SIZE else (),
         newer=whole.get("newer"),
-        tuned_rate=None if (tuned := whole.get("tuned_rate")) is None else float(tuned),
+        tuned_rate=tuned,
         decides=None
         if search is None
         else (
@@ -286,7 +288,7 @@ class Standing:
 
     numbers: a dict from (part, metric@length) to the value of each seed that has one. remarks: a dict from each part to
     lines, each of which begins with a seed. made: a dict from each seed to the commit, the machine, the command and the
-    minutes that the seed took.
+    minutes that the seed took. tuned: the parts whose values are those of the set's second learning rate.
     """
 
     set: str
@@ -297,6 +299,7 @@ class Standing:
     numbers: dict[tuple[str, str], dict[int, float]] = field(default_factory=dict)
     remarks: dict[str, list[str]] = field(default_factory=dict)
     made: dict[int, dict[str, Any]] = field(default_factory=dict)
+    tuned: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -384,7 +387,8 @@ def read_standing(path: Path) -> Standing:
             made={seed: {**made} for seed, made in zip(values["seeds"], values["made"], strict=True)},
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        raise UserError(f"{path} is not a file of values that roundround bench wrote: {one_line(error)}") from error
+        why = f"no key {error}" if isinstance(error, KeyError) else one_line(error)
+        raise UserError(f"{path} is not a file of values that roundround bench wrote: {why}") from error
 
 
 def stored(name: str, size: str) -> list[Standing]:
@@ -392,40 +396,53 @@ def stored(name: str, size: str) -> list[Standing]:
     return [read_standing(path) for path in sorted((STANDINGS / name / size).glob("*.json"))]
 
 
-def at_better_rate(found: Mapping[str, Standing], the_set: StandardSet) -> dict[str, Standing]:
-    """The variants that were run at both rates, by name, with the values of each part at its better rate.
+def at_better_rate(
+    found: Mapping[str, Standing], shown: Collection[str], the_set: StandardSet, seeds: Collection[int]
+) -> dict[str, Standing]:
+    """The shown variants that have these seeds at both rates, by name, with the values of each part at its better rate.
 
-    It is the rate at which more seeds have a value in the part's number within the trained lengths (its gate, else its
-    first number with a direction); if as many, the one with the better mean; if as good, the first. Only seeds that
-    were run at both count. A part that measures another's model has its rate, costs the first.
+    All get the seeds that all of them have, for one that chose by more seeds than another would not be treated alike.
+    A part that measures another's model has its rate, costs the first.
     """
+    both = dict[str, tuple[Standing, Standing]]()
+    for name in shown:
+        first, other = found[name], found.get(format_variant(found[name].variant | {RATE: f"{the_set.tuned_rate:g}"}))
+        if other is not None and {*seeds} <= first.made.keys() & other.made.keys():
+            both[name] = first, other
+    common = set[int].intersection(*({*one.made} for pair in both.values() for one in pair)) if both else set[int]()
     better = dict[str, Standing]()
-    for name, first in found.items():
-        second = found.get(format_variant(first.variant | {RATE: f"{the_set.tuned_rate:g}"}))
-        if RATE in first.variant or second is None:
-            continue
+    for name, pair in both.items():
+        first, other = (one.without(one.made.keys() - common) for one in pair)
         tuned = list[str]()
         for part in the_set.parts:
             source = next(p for p in the_set.parts if p.name == (part.model_of or part.name))
-            if part.measures != "costs" and (gains(second, first, source) if part is source else source.name in tuned):
+            if part.measures != "costs" and (gains(other, first, source) if part is source else source.name in tuned):
                 tuned.append(part.name)
         numbers = {key: some for key, some in first.numbers.items() if key[0] not in tuned}
-        numbers |= {key: some for key, some in second.numbers.items() if key[0] in tuned}
+        numbers |= {key: some for key, some in other.numbers.items() if key[0] in tuned}
         remarks = {part: some for part, some in first.remarks.items() if part not in tuned}
-        remarks |= {part: [*second.remarks.get(part, ()), f"at a rate of {the_set.tuned_rate:g}"] for part in tuned}
-        better[name] = replace(first, numbers=numbers, remarks=remarks)
+        remarks |= {part: some for part, some in other.remarks.items() if part in tuned}
+        commits = {n: f"{old.get('commit')} and {other.made[n].get('commit')}" for n, old in first.made.items()}
+        made = {n: old | {"commit": commits[n]} for n, old in first.made.items()}
+        better[name] = replace(first, numbers=numbers, remarks=remarks, made=made, tuned=tuple(tuned))
     return better
 
 
 def gains(second: Standing, first: Standing, part: Part) -> bool:
-    """Whether a part is better at the second rate."""
+    """Whether a part is better at the second rate by its number within the trained lengths (a gate, else the first).
+
+    It is if more seeds have a value, or as many and their mean is better by more than the margin: without the margin a
+    variant and the baseline would often be at different rates by chance, and the numbers beyond the trained lengths
+    differ by the rate.
+    """
     gates, columns = {column.gate for column in part.columns}, [c for c in part.columns if c.better != "none"]
     column = next((c for c in columns if c.name in gates), columns[0] if columns else None)
     if column is None:
         return False
-    both, sign = first.made.keys() & second.made.keys(), 1 if column.better == "higher" else -1
-    more = len(both & second.values(column).keys()) - len(both & first.values(column).keys())
-    return (more or sign * statistics.fmean(paired(second, first, column) or [0.0])) > 0
+    if more := len(second.values(column)) - len(first.values(column)):
+        return more > 0
+    sign = 1 if column.better == "higher" else -1
+    return sign * statistics.fmean(paired(second, first, column) or [0.0]) > (column.margin or 0.0)
 
 
 def add(found: dict[str, Standing], standing: Standing) -> None:
@@ -491,6 +508,7 @@ def compared(own: Standing, baseline: Standing, the_set: StandardSet) -> list[di
                 "verdict": verdict,
                 "margin": column.margin,
                 "gate": column.gate,
+                "rate": the_set.tuned_rate if column.part in own.tuned else own.rate,
                 "n_seeds": len(own.values(column)),
                 "n_pairs": len(own.values(column).keys() & baseline.values(column).keys()),
                 "unit": column.unit,

@@ -89,9 +89,9 @@ def typed_value(value: Any, hint: Any, name: str) -> Any:
     A string is never turned into a number. If the hint is a list, a single value, as in length=512, becomes a list of
     one item. name: the key in the config. Raises UserError for a wrong type, or if there is no value.
     """
-    if value == MISSING:
-        raise UserError(f"{name} has no value; give {name}=...")
     parts = typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
+    if value == MISSING or (value is None and not {Any, types.NoneType} & {*parts}):
+        raise UserError(f"{name} has no value; give {name}=...")
     if any(typing.get_origin(part) is list for part in parts) and isinstance(value, bool | int | float | str):
         value = [value]
     schema = schema_of(hint)

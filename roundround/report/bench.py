@@ -138,8 +138,9 @@ class Standings:
             first, second = f"{self.set.rate:g}", f"{self.set.tuned_rate:g}"
             own.append(
                 f"each part is at its better learning rate, {second} where a line says so, else {first}; variants "
-                "without values at both are not shown"
+                "without these seeds at both are not shown"
             )
+            own += [f"{s.name}: at a rate of {second}: {', '.join(s.tuned)}" for s, _ in self.rows if s.tuned]
         if len(self.rows) > FEW + 1:
             return own
         own += [f"{s.name}: one seed, so its own spread is unknown" for s, _ in self.rows[1:] if len(s.made) == 1]

@@ -71,31 +71,51 @@ def drawn(
 # -- the better of two learning rates
 
 
-@pytest.mark.parametrize(("first", "second", "taken"), [
-    ([0.5, 0.5, 0.5], [0.6, 0.6, 0.4], 2), ([0.5, 0.5, 0.5], [0.5, 0.4, 0.5], 1), ([0.5, 0.5, 0.5], [0.5, 0.5, 0.5], 1),
-    ([0.5, 0.5, 0.5], [0.9, 0.9, None], 1), ([0.9, 0.9, None], [0.1, 0.1, 0.1], 2), ([None] * 3, [None] * 3, 1),
-    ([0.1, 0.1, 0.1, 0.9], [0.2, 0.2, 0.2], 2), ([0.5, 0.5, 0.5], None, 0),
-])  # fmt: skip
-def test_the_better_rate_loses_fewer_seeds_or_has_the_better_mean_over_the_same_seeds(
-    first: list[float | None], second: list[float | None] | None, taken: int
-) -> None:
-    one = standing("nope", {"token_accuracy@10": first}, seeds=len(first))
-    one.numbers["cost", "time"] = {1: 2.0}
-    found = {"nope": one}
+def at_rates(name: str, first: list[float | None], second: list[float | None] | None) -> dict[str, Standing]:
+    found = {name: standing(name, {"token_accuracy@10": first}, seeds=len(first))}
     if second is not None:
-        other = standing("nope", {"token_accuracy@10": second})
+        other = standing(name, {"token_accuracy@10": second}, seeds=len(second))
         other.variant = {**other.variant, RATE: "0.01"}
         found[other.name] = other
-    cost = Part(name="cost", question="", columns=(), measures="costs")
-    own = a_set(column())
-    better = at_better_rate(found, replace(own, parts=(*own.parts, cost), tuned_rate=1e-2))
+    return found
+
+
+WITH_TWO_RATES = replace(
+    a_set(column(margin=0.1)),
+    parts=(*a_set(column(margin=0.1)).parts, Part(name="cost", question="", columns=(), measures="costs")),
+    tuned_rate=1e-2,
+)
+
+
+@pytest.mark.parametrize(("first", "second", "taken"), [
+    ([0.5, 0.5, 0.5], [0.7, 0.7, 0.5], 2), ([0.5, 0.5, 0.5], [0.6, 0.6, 0.5], 1), ([0.5, 0.5, 0.5], [0.5, 0.4, 0.5], 1),
+    ([0.5, 0.5, 0.5], [0.9, 0.9, None], 1), ([0.9, 0.9, None], [0.1, 0.1, 0.1], 2), ([None] * 3, [None] * 3, 1),
+    ([0.1, 0.1, 0.1, 0.9], [0.3, 0.3, 0.3], 2), ([0.5, 0.5, 0.5], None, 0), ([0.5, 0.5, 0.5], [0.9], 0),
+])  # fmt: skip
+def test_the_better_rate_loses_fewer_seeds_or_has_a_mean_better_by_more_than_the_margin(
+    first: list[float | None], second: list[float | None] | None, taken: int
+) -> None:
+    found = at_rates("nope", first, second)
+    found["nope"].numbers["cost", "time"] = {1: 2.0}
+    better = at_better_rate(found, ["nope"], WITH_TWO_RATES, [1, 2, 3])
     assert [*better] == ["nope"] * (taken > 0)
     for known in better.values():
-        assert known.numbers.get(("copying", "token_accuracy@10")) == found[
-            ("nope", "nope + optim.lr=0.01")[taken - 1]
-        ].numbers.get(("copying", "token_accuracy@10"))
-        assert known.remarks == ({"copying": ["at a rate of 0.01"]} if taken == 2 else {})
+        source = found[("nope", "nope + optim.lr=0.01")[taken - 1]].numbers.get(("copying", "token_accuracy@10"), {})
+        assert known.numbers.get(("copying", "token_accuracy@10"), {}) == {n: source[n] for n in source if n < 4}
+        assert known.tuned == ("copying",) * (taken == 2)
         assert known.numbers["cost", "time"] == {1: 2.0}
+
+
+def test_all_that_are_shown_choose_by_the_seeds_that_all_have_at_both_rates() -> None:
+    found = at_rates("rope", [0.5] * 12, [0.5, 0.5, 0.5, *[0.9] * 9]) | at_rates("nope", [0.5] * 3, [0.7] * 4)
+    found |= at_rates("alibi", [0.5], [0.9])  # without the seeds that are asked for
+    better = at_better_rate(found, ["rope", "nope", "alibi"], WITH_TWO_RATES, [1, 2])
+    assert {name: ([*one.made], one.tuned) for name, one in better.items()} == {
+        "rope": ([1, 2, 3], ()), "nope": ([1, 2, 3], ("copying",))
+    }  # fmt: skip
+    assert at_better_rate(found, ["rope"], WITH_TWO_RATES, [1, 2])["rope"].tuned == ("copying",)
+    differs = compared(better["nope"], better["rope"], WITH_TWO_RATES)[0]
+    assert (differs["rate"], differs["difference"]) == (1e-2, pytest.approx(0.2))
 
 
 # -- the test of a difference

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import sys
@@ -131,13 +132,17 @@ def test_each_variant_is_taken_at_the_better_of_two_learning_rates(
     rates = [word for words in ran if words[0] == "train" for word in words if word.startswith("optim.lr=")]
     assert rates == ["optim.lr=0.003", "optim.lr=0.01"] * 2
     assert "each part is at its better learning rate, 0.01 where a line says so" in done.err
-    assert "rope: copying: at a rate of 0.01" in done.err
-    assert "nope: copying: " not in done.err, "it is the same at both rates: the first"
+    assert "rope: at a rate of 0.01: copying" in done.err
+    assert "nope: at a rate" not in done.err, "it is the same at both rates: the first"
+    rows = list(csv.DictReader((done.directory / "bench.csv").read_text().splitlines()))
+    assert {(row["variant"], row["rate"]) for row in rows} == {("rope", "0.01"), ("nope", "0.003")}
     file = done.directory / "values" / "pe=rope+softmax=softmax+optim.lr=0.01.json"
     plain = roundround("bench", *WORDS, "pe=nope", str(file))
     assert "optim.lr" not in plain.out
-    assert f"{file} has values at the second learning rate, which tune=true takes, and is left out" in plain.err
+    assert f"{file} has values at a learning rate of 0.01 (tune=true takes it), and is left out" in plain.err
     assert len(ran) == 8, "all of it was there"
+    alone = roundround("bench", *WORDS, "baseline=pe=alibi", "tune=true")
+    assert "baseline alibi has no values at both rates for seed 1; name a variant, and both are run" in alone.err
 
 
 def test_a_part_that_fails_has_a_remark_and_the_others_go_on(

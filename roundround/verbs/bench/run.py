@@ -94,12 +94,14 @@ def bench(cfg: DictConfig, invocation: Invocation) -> int | None:
         runner = SetRunner(the_set, config, invocation, found, run.directory)
         for variant in named:
             runner.complete(variant, seeds)
+        shown = [own for own, s in found.items() if RATE not in s.variant]
+        if wanted:
+            shown = [format_variant(one) for one in [baseline, *wanted]]
         if config.tune:
-            found = at_better_rate(found, the_set)
-        name = format_variant(baseline)
-        if name not in found:
-            raise UserError(f"baseline {name} has no values{' at both rates' * config.tune}{nearest(name, found)}")
-        shown = {format_variant(one) for one in [baseline, *wanted]} if wanted else found.keys()
+            found = at_better_rate(found, shown, the_set, seeds)
+        if (name := format_variant(baseline)) not in found:
+            lacks = f" at both rates for seed {', '.join(map(str, seeds))}; name a variant, and both are run"
+            raise UserError(f"baseline {name} has no values{lacks if config.tune else nearest(name, found)}")
         chosen = [s for own, s in found.items() if own in shown]
         tries = {
             own: decide(history, about, the_set.decides, found[own], found[name], seeds, source)
@@ -141,9 +143,11 @@ def all_values(the_set: StandardSet, config: BenchConfig, config_dir: str | None
                 raise
             print_status(f"passed over: {one_line(error)}")
             continue
-        if RATE in standing.variant and not config.tune:
+        second, own_rate = f"{the_set.tuned_rate:g}" if the_set.tuned_rate else None, standing.variant.get(RATE)
+        if own_rate is not None and not (config.tune and own_rate == second):
             if is_named:
-                print_status(f"{path} has values at the second learning rate, which tune=true takes, and is left out")
+                known = " (tune=true takes it)" if own_rate == second else ""
+                print_status(f"{path} has values at a learning rate of {own_rate}{known}, and is left out")
             continue
         of = (standing.set, standing.size, standing.hash, standing.rate)
         if of != (the_set.name, the_set.size, the_set.hash, the_set.rate):
