@@ -144,6 +144,13 @@ class Standings:
         if len(self.rows) > FEW + 1:
             return own
         own += [f"{s.name}: one seed, so its own spread is unknown" for s, _ in self.rows[1:] if len(s.made) == 1]
+        (base, _), *others = self.rows
+        seeds = {s.name: ", ".join(map(str, sorted(s.made))) for s, _ in self.rows}
+        own += [
+            f"{s.name} has seeds {seeds[s.name]} and {base.name} {seeds[base.name]}: a difference is of those of both"
+            for s, _ in others
+            if s.made.keys() != base.made.keys()
+        ]
         return own + [
             f"{standing.name}: {part}: {line}"
             for standing, _ in self.rows
