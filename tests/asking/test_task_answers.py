@@ -126,17 +126,17 @@ def test_a_passkey_costs_as_much_and_is_found_where_its_digits_are_written(monke
 
 
 def test_a_pretrained_model_is_asked_at_each_length_and_depth(here: Path) -> None:
-    words = ["eval", "model=stories260k", "data=needle", "length=200,300", "examples=5", "logger=none", "device=cpu"]
+    words = ["eval", "model=stories260k", "data=needle", "length=120,160", "examples=5", "logger=none", "device=cpu"]
     for more in ([], ["by=generation"]):
         done = typed(*words, *more)
         assert done.code == 0, done.err
         found = [r for r in done.results if r["metric"] == "exact_match"]
         assert [(r["length"], r["examples"], r["distinct"]) for r in found if "depth" not in r] == [
-            (200, 5, 5),
-            (300, 5, 5),
+            (120, 5, 5),
+            (160, 5, 5),
         ]
         parts = [(r["depth"], r["length"], r["examples"]) for r in found if "depth" in r]
-        assert parts == [(depth, length, 1) for depth in (0, 0.25, 0.5, 0.75, 1) for length in (200, 300)]
+        assert parts == [(depth, length, 1) for depth in (0, 0.25, 0.5, 0.75, 1) for length in (120, 160)]
         assert all(r["low"] <= r["value"] <= r["high"] for r in found)
         assert "exact match by depth" in done.err
         assert (done.directory / "figures" / "accuracy.svg").exists()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from itertools import product
+from itertools import cycle, islice
 
 import pytest
 import torch
@@ -464,7 +464,8 @@ def test_attention_depends_on_values_and_not_on_how_they_lie_in_memory(
     valid_BK = torch.ones(2, 17, dtype=torch.bool)
     valid_BK[0, :3] = False
     ways = [keys_of(66, 66), keys_of(5, 17), keys_of(17, 17, valid_BK=valid_BK), keys_of(17, 17, window=6)]
-    for keys, (layout, laid_out) in product(ways, LAYOUTS.items()):
+    begin = NAMES.index(name) % len(ways)  # so that over the normalisers each layout meets each way
+    for keys, (layout, laid_out) in zip(islice(cycle(ways), begin, None), LAYOUTS.items(), strict=False):
         sizes = [(4, keys.n_queries), (2, keys.n_keys), (2, keys.n_keys), (4, keys.n_queries)]
         drawn = [laid_out(noise(2, *size, 8, seed=seed)) for seed, size in enumerate(sizes)]
         rows = softmax.row_parameters(noise(2, keys.n_queries, D_MODEL, seed=6))
