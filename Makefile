@@ -8,7 +8,7 @@ INSTALLED := $(VENV)/installed
 
 help:
 	@echo "make demo    set up, train a p-RoPE model on real text, measure it (about 4 minutes and an install)"
-	@echo "make test    set up, run the suite (six minutes on two cores, no network, no GPU)"
+	@echo "make test    set up, run the suite (seven to twelve minutes on two cores, no network, no GPU)"
 	@echo "make test-cpus  the tests of numbers as other kinds of CPU compute them, with one thread and two (half an hour)"
 	@echo "make test-all   that, make test-faults and the tests that take long (compiled runs)"
 	@echo "make test-faults  invocations, wrong and right, kills at every change of the disk, strange places"

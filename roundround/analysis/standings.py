@@ -422,8 +422,8 @@ def at_better_rate(
         numbers |= {key: some for key, some in other.numbers.items() if key[0] in tuned}
         remarks = {part: some for part, some in first.remarks.items() if part not in tuned}
         remarks |= {part: some for part, some in other.remarks.items() if part in tuned}
-        commits = {n: f"{old.get('commit')} and {other.made[n].get('commit')}" for n, old in first.made.items()}
-        made = {n: old | {"commit": commits[n]} for n, old in first.made.items()}
+        commits = {n: dict.fromkeys(str(one.made[n].get("commit")) for one in (first, other)) for n in common}
+        made = {n: old | {"commit": " and ".join(commits[n])} for n, old in first.made.items()}
         better[name] = replace(first, numbers=numbers, remarks=remarks, made=made, tuned=tuple(tuned))
     return better
 

@@ -148,6 +148,11 @@ def test_each_variant_is_taken_at_the_better_of_two_learning_rates(
     assert "baseline alibi has no values at both rates for seed 1; name a variant, and both are run" in alone.err
 
 
+def test_a_board_of_many_names_the_parts_at_the_second_rate_too(roundround: Callable[..., Done]) -> None:
+    done = roundround("bench", "tune=true", "seeds=3")
+    assert "fox: at a rate of 0.01: language, " in done.err
+
+
 def test_a_part_that_fails_has_a_remark_and_the_others_go_on(
     roundround: Callable[..., Done], mine: Path, ran: list[list[str]]
 ) -> None:
@@ -183,6 +188,8 @@ def test_a_set_of_ones_own_has_no_stored_values_and_a_changed_one_is_marked(
     ("tiny/copying.yaml", "token_accuracy@8", "token_accuracy@8 - ", "token_accuracy@8 - "),
     ("tiny.yaml", "rate:", "like: [rop]\nrate:", "like: rop"),
     ("tiny.yaml", "rate:", "tuned_rate: fast\nrate:", "fast"),
+    ("tiny.yaml", "rate:", "tuned_rate: .nan\nrate:", "tuned_rate: nan"),
+    ("tiny.yaml", "rate:", "tuned_rate: 3.0e-3\nrate:", "tuned_rate: 0.003"),
     ("tiny.yaml", "rate:", "decides: {column: copying, spread: abc, effects: [1]}\nrate:", "abc"),
 ])  # fmt: skip
 def test_a_set_with_a_slip_is_refused(
@@ -391,6 +398,7 @@ def test_one_document_is_not_for_a_sweep(roundround: Callable[..., Done]) -> Non
     (["baseline=nope"], ["nope is no setting; write pe=nope"]),
     (["baseline=pe=rope,cope"], ["baseline=pe=rope,cope names several variants"]),
     (["nothing.json"], ["nothing.json"]),
+    (["tune=null"], ["tune has no value; give tune=..."]),
     (["set=v1", "tune=true"], ["tune=true needs a second learning rate, and set=v1 has none"]),
     (["pe=nape", "tune=true", "history=tries.jsonl"], ["give history= or tune=true"]),
 ])  # fmt: skip

@@ -130,6 +130,7 @@ def all_values(the_set: StandardSet, config: BenchConfig, config_dir: str | None
     found = {standing.name: standing for standing in stored(the_set.name, the_set.size)}
     if config.tune and the_set.size == SIZE:
         found |= {standing.name: standing for standing in stored(the_set.name, TUNED)}
+    second = f"{the_set.tuned_rate:g}" if the_set.tuned_rate else None
     own = [
         path
         for directory, _ in sorted(all_runs(runs_of(config.outputs, "bench"), "bench"))
@@ -143,7 +144,7 @@ def all_values(the_set: StandardSet, config: BenchConfig, config_dir: str | None
                 raise
             print_status(f"passed over: {one_line(error)}")
             continue
-        second, own_rate = f"{the_set.tuned_rate:g}" if the_set.tuned_rate else None, standing.variant.get(RATE)
+        own_rate = standing.variant.get(RATE)
         if own_rate is not None and not (config.tune and own_rate == second):
             if is_named:
                 known = " (tune=true takes it)" if own_rate == second else ""
