@@ -50,13 +50,21 @@ def test_a_difference_is_found_as_often_as_the_page_says(name: str, effect: floa
     assert share == pytest.approx(shares_of(name)[effect], abs=0.15)
 
 
-def test_equal_variants_are_rarely_called_different() -> None:
-    [three, one] = (
-        float(share) for share in re.findall(r"in ([\d.]+)% of all cases, with a single seed in ([\d.]+)%", PAGE)[0]
+@pytest.mark.parametrize("tune", [False, True])
+def test_equal_variants_are_rarely_called_different(tune: bool) -> None:
+    words = (
+        r"With `tune=true` in (\S+)% and (\S+)%" if tune else r"in (\S+)% of all cases, with a single seed in (\S+)%"
     )
-    for stated, n_seeds in ((three, 3), (one, 1)):
-        share, _ = standard_set.false_shares(SET, np.random.default_rng(1), n=N, n_seeds=n_seeds)
+    for stated, n_seeds in zip(map(float, re.findall(words, PAGE)[0]), (3, 1), strict=True):
+        share, _ = standard_set.false_shares(SET, np.random.default_rng(1), n=N, n_seeds=n_seeds, tune=tune)
         assert share == pytest.approx(stated / 100, abs=5 * math.sqrt(stated / 100 / (5 * N)))
+
+
+def test_at_two_rates_only_large_differences_are_found() -> None:
+    found = re.findall(r"0.05 and 0.1 nats of loss are found in (\d+)% and (\d+)%", PAGE)[0]
+    for effect, stated in zip((-0.05, -0.1), found, strict=True):
+        share = standard_set.found_share(SET, np.random.default_rng(1), "loss", effect, n=N, tune=True)
+        assert share == pytest.approx(int(stated) / 100, abs=0.15)
 
 
 def test_the_margins_are_those_of_the_set() -> None:
@@ -124,26 +132,20 @@ def test_what_the_page_says_of_the_second_rate() -> None:
     at_both = STORED | {f"{name} + {RATE}=0.01": one for name, one in second.items()}
     better = at_better_rate(at_both, [*first], SET, seeds)
     judged = [name for name in standard_set.EFFECTS if name in COLUMNS]
-    verdicts: list[tuple[str, str]] = []
-    differences: dict[str, list[str]] = {}
+    changed: list[tuple[str, str, str, str]] = []
     for name in first.keys() - {"rope"}:
-        of_name = [{r["metric"]: r for r in compared(of[name], of["rope"], SET)} for of in (first, better)]
-        verdicts += [(of_name[0][metric]["verdict"], of_name[1][metric]["verdict"]) for metric in judged]
-        differences[name] = [fixed(of["loss"]["difference"], 3, "+") for of in of_name]
+        before, after = ({r["metric"]: r for r in compared(of[name], of["rope"], SET)} for of in (first, better))
+        pairs = [(name, metric, before[metric]["verdict"], after[metric]["verdict"]) for metric in judged]
+        changed += [pair for pair in pairs if pair[2] != pair[3]]
         if name == "fox":
-            assert [of["loss"]["verdict"] for of in of_name] == [BETTER, NO_CLEAR]
+            fox = [fixed(of["loss"]["difference"], 3, "+") for of in (before, after)]
+    assert ("fox", "loss", BETTER, NO_CLEAR) in changed
+    assert [verdicts for _, *verdicts in changed].count(["loss", EQUIVALENT, NO_CLEAR]) == 5
     (here, there), (learned, lost) = loss["rope"], induction["rope"]
-    text, changed = " ".join(PAGE.split()), sum(before != after for before, after in verdicts)
-    assert f"all have a lower loss at 1e-2, RoPE by {here - there:.3f}, and none learns induction there" in text
-    assert (
-        f"(RoPE {learned:.2f} and {lost:.2f}). With each part at its better rate {changed} of {len(verdicts)}" in text
-    )
-    assert (
-        "no longer lower ({}, then {}). T5 bias comes nearer ({}, then {}).".format(
-            *differences["fox"], *differences["t5_bias"]
-        )
-        in text
-    )
+    assert f"all have a lower loss at 1e-2, RoPE by {here - there:.3f}, and none learns induction there" in PAGE
+    of_all = f"{len(changed)} of {len(judged) * (len(first) - 1)} verdicts change, all in the loss"
+    assert f"(RoPE {learned:.2f} and {lost:.2f}). With each part at its better rate {of_all}" in PAGE
+    assert f"no longer lower ({fox[0]}, then {fox[1]}), and five are no longer equivalent" in PAGE
 
 
 def test_how_many_numbers_the_page_names() -> None:

@@ -138,10 +138,10 @@ class StandardSet:
     parts: the parts in order. train: the command-line words that all trainings share. more: the command-line words that
     this size adds to all trainings. rate: the learning rate. tuned_rate: another, for those that ask; None if there is
     none. hash: the hash of everything in the set that can change a number. like: stored variants close to RoPE, which
-    say how much numbers vary over seeds. newer: the version that replaces this one; None for the newest. decides: the
-    column by which a search keeps variants, how a difference in it varies over seeds (a standard deviation), and the
-    differences to look for; None if the set does not say. is_standard: True if this is the default size, and the
-    package has standings of this version of the set.
+    say how much numbers vary over seeds; like_tuned: the same at tuned_rate. newer: the version that replaces this one;
+    None for the newest. decides: the column by which a search keeps variants, how a difference in it varies over seeds
+    (a standard deviation), and the differences to look for; None if the set does not say. is_standard: True if this is
+    the default size, and the package has standings of this version of the set.
     """
 
     name: str
@@ -153,6 +153,7 @@ class StandardSet:
     rate: float
     parts: tuple[Part, ...]
     like: tuple[Standing, ...] = ()
+    like_tuned: tuple[Standing, ...] = ()
     newer: str | None = None
     tuned_rate: float | None = None
     decides: tuple[Column, float, tuple[float, ...]] | None = None
@@ -162,9 +163,11 @@ class StandardSet:
         return [column for part in self.parts for column in part.columns]
 
     @cached_property
-    def usual(self) -> dict[str, tuple[float, int]]:
-        """`usual_variance` of each column."""
-        return {column.name: usual_variance(column, self.like) for column in self.columns}
+    def usual(self) -> dict[tuple[str, bool], tuple[float, int]]:
+        """`usual_variance` of each column: at the first learning rate (False), and the larger one of both (True)."""
+        first = {(column.name, False): usual_variance(column, self.like) for column in self.columns}
+        second = {column.name: usual_variance(column, self.like_tuned) for column in self.columns}
+        return first | {(name, True): max(first[name, False], one) for name, one in second.items()}
 
     def words(self, part: Part, variant: Variant, seed: int) -> list[str]:
         """The words after `roundround train`, without usual options: some layers refuse any encoding or normaliser."""
@@ -204,6 +207,7 @@ def set_of(name: str, size: str, whole: Mapping[str, Any], found: Mapping[str, P
     tuned = None if whole.get("tuned_rate") is None else float(whole["tuned_rate"])
     assert tuned is None or (tuned != whole["rate"] and 0 < tuned < math.inf), f"tuned_rate: {tuned}"
     search = whole.get("decides") if size == SIZE else None  # at other sizes differences vary otherwise
+    like = [one for one in [*known_values, *stored(name, TUNED)] if without_rate(one.variant) in alike and size == SIZE]
     return StandardSet(
         name=name,
         size=size,
@@ -213,7 +217,8 @@ def set_of(name: str, size: str, whole: Mapping[str, Any], found: Mapping[str, P
         more=tuple(sizes[size]),
         rate=whole["rate"],
         parts=known,
-        like=tuple(one for one in known_values if one.name in alike) if size == SIZE else (),
+        like=tuple(one for one in like if RATE not in one.variant),
+        like_tuned=tuple(one for one in like if RATE in one.variant),
         newer=whole.get("newer"),
         tuned_rate=tuned,
         decides=None
@@ -277,6 +282,11 @@ def format_variant(variant: Mapping[str, str]) -> str:
     """The variant as text, such as `p_rope` or `rope + ssmax`; the plain softmax is not named."""
     named = [variant["pe"]] + [variant["softmax"]] * (variant["softmax"] != USUAL["softmax"])
     return " + ".join([*named, *(f"{k}={v}" for k, v in variant.items() if k not in ("pe", "softmax"))])
+
+
+def without_rate(variant: Mapping[str, str]) -> str:
+    """The variant as text, without its learning rate."""
+    return format_variant({key: value for key, value in variant.items() if key != RATE})
 
 
 # -- the values of a variant
@@ -467,11 +477,13 @@ def compared(own: Standing, baseline: Standing, the_set: StandardSet) -> list[di
 
     p_holm is p after Holm's correction over the judged columns: those with a direction that are no gate. A gate is
     worse if its 95 % interval (its difference, where there is none) lies beyond the margin, and else has no verdict. A
-    number that does not exist is None.
+    number that does not exist is None. Where either has a part at the second learning rate, the usual variance is the
+    larger one of both rates: the loss varies more at the second.
     """
     columns = the_set.columns
     of_gates = {column.gate for column in columns}
-    tests = {column.name: tested(own, baseline, column, the_set.usual[column.name]) for column in columns}
+    tuned = {*own.tuned, *baseline.tuned}
+    tests = {c.name: tested(own, baseline, c, the_set.usual[c.name, c.part in tuned]) for c in columns}
     judged = [column.name for column in columns if column.better != "none" and column.name not in of_gates]
     corrected = dict(zip(judged, holm([tests[name][-1] for name in judged]), strict=True))
     missed = set()

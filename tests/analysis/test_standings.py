@@ -119,6 +119,23 @@ def test_all_that_are_shown_choose_by_the_seeds_that_all_have_at_both_rates() ->
     assert (differs["rate"], differs["difference"]) == (1e-2, pytest.approx(0.2))
 
 
+def test_where_one_is_at_the_second_rate_the_larger_variance_of_both_rates_counts() -> None:
+    rng = np.random.default_rng(1)
+    calm, wild = (tuple(drawn(rng, 6, 3, spread=spread)) for spread in (0.01, 0.1))
+    base, own = standing("rope", {"token_accuracy@10": [0.5] * 3}), standing("own", {"token_accuracy@10": [0.6] * 3})
+    tuned = replace(own, tuned=("copying",))
+    for at_first, at_second, verdicts in ((calm, wild, (BETTER, NO_CLEAR)), (wild, calm, (NO_CLEAR, NO_CLEAR))):
+        the_set = replace(WITH_TWO_RATES, like=at_first, like_tuned=at_second)
+        assert tuple(compared(one, base, the_set)[0]["verdict"] for one in (own, tuned)) == verdicts
+        assert compared(base, tuned, the_set)[0]["verdict"] == NO_CLEAR
+
+
+def test_the_set_knows_which_variants_close_to_rope_have_the_second_rate() -> None:
+    assert {format_variant(one.variant) for one in SETS["v2"].like_tuned} == {
+        f"{name} + {RATE}=0.01" for name in ("rope", "rope_500k", "rope + sink", "rope + ssmax")
+    }
+
+
 # -- the test of a difference
 
 
