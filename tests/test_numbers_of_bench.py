@@ -148,6 +148,16 @@ def test_what_the_page_says_of_the_second_rate() -> None:
     assert f"no longer lower ({fox[0]}, then {fox[1]}), and five are no longer equivalent" in PAGE
 
 
+def test_the_seeds_of_the_spread_suit_rope() -> None:
+    means = [
+        STORED["rope"].without(gone).mean(COLUMNS[name]) or 0.0
+        for gone in (range(4, 13), range(1, 4))
+        for name in ("largest", "induction")
+    ]
+    text = "largest {:.2f} and induction {:.2f}, over seeds 4 to 12 {:.2f} and {:.2f}."
+    assert text.format(*means) in PAGE
+
+
 def test_how_many_numbers_the_page_names() -> None:
     verdicts = {
         name: [r["verdict"] for r in compared(STORED[name], STORED["rope"], SET)] for name in ("nape", "p_rope")
@@ -187,3 +197,9 @@ def test_the_order_at_a_larger_size() -> None:
         half = 1.96 * math.sqrt((1 + rank**2 / 2) / (len(small) - 3))
         low, high = np.tanh([np.arctanh(rank) - half, np.arctanh(rank) + half])
         assert re.search(rf"{rank:.2f}, {low:.2f} to {high:.2f}", page)
+    inner = [name for name in larger if name not in ("sinusoidal", "nope")]
+    small = [np.mean([STORED[one].values(COLUMNS["loss"])[seed] for seed in (1, 2, 3)]) for one in inner]
+    rank = float(stats.spearmanr(small, [larger[one][0] for one in inner]).statistic)
+    half = 1.96 * math.sqrt((1 + rank**2 / 2) / (len(inner) - 3))
+    low, high = np.tanh([np.arctanh(rank) - half, np.arctanh(rank) + half])
+    assert f"without them the loss's is {rank:.2f}, and not clear ({low:.2f} to {high:.2f})" in page

@@ -273,8 +273,8 @@ def variants_of(words: Sequence[str]) -> list[Variant]:
 
 
 def complete(variant: Variant) -> Variant:
-    """The variant in standard form: it names pe, softmax, and those other groups whose option differs from USUAL."""
-    whole = {key: variant.get(key, USUAL[key]) for key in ("pe", "softmax")} | variant
+    """The variant in standard form: pe, softmax, and by name the other groups whose option differs from USUAL."""
+    whole = {key: variant.get(key, USUAL[key]) for key in ("pe", "softmax")} | dict(sorted(variant.items()))
     return {key: value for key, value in whole.items() if key in ("pe", "softmax") or USUAL.get(key) != value}
 
 
@@ -334,6 +334,11 @@ class Standing:
         for part, lines in remarks.items():
             if lines:
                 self.remarks.setdefault(part, []).extend(f"seed {seed}: {line}" for line in lines)
+
+    def failed(self, parts: Sequence[Part]) -> frozenset[int]:
+        """The seeds for which one of the parts has no number."""
+        has = {(part, seed) for (part, _), values in self.numbers.items() for seed in values}
+        return frozenset(seed for seed in self.made if any((part.name, seed) not in has for part in parts))
 
     def without(self, seeds: Collection[int]) -> Standing:
         """A copy without the values of these seeds."""
@@ -475,9 +480,10 @@ def add(found: dict[str, Standing], standing: Standing) -> None:
 def compared(own: Standing, baseline: Standing, the_set: StandardSet) -> list[dict[str, Any]]:
     """A record for each column: the variant's mean, its difference from the baseline, and the verdict.
 
-    p_holm is p after Holm's correction over the judged columns: those with a direction that are no gate. A gate is
-    worse if its 95 % interval (its difference, where there is none) lies beyond the margin, and else has no verdict. A
-    number that does not exist is None. Where either has a part at the second learning rate, the usual variance is the
+    p_holm is p after Holm's correction over the judged columns: those with a direction that are no gate. A column is
+    not tested if its gate's difference is worse than the margin. The gate itself is worse if its 95 % interval is, and
+    else has no verdict. A number that does not exist is None; a column has no value if any seed has none, of those for
+    which the baseline has one. Where either has a part at the second learning rate, the usual variance is the
     larger one of both rates: the loss varies more at the second.
     """
     columns = the_set.columns
@@ -486,19 +492,21 @@ def compared(own: Standing, baseline: Standing, the_set: StandardSet) -> list[di
     tests = {c.name: tested(own, baseline, c, the_set.usual[c.name, c.part in tuned]) for c in columns}
     judged = [column.name for column in columns if column.better != "none" and column.name not in of_gates]
     corrected = dict(zip(judged, holm([tests[name][-1] for name in judged]), strict=True))
-    missed = set()
+    missed, clearly = set[str](), set[str]()
     for column in (column for column in columns if column.name in of_gates):
         difference, half, *_ = tests[column.name]
-        worse = difference if column.better == "lower" else -difference
-        if worse > (column.margin or 0.0) + (0.0 if math.isnan(half) else half):
-            missed.add(column.name)
+        beyond = (difference if column.better == "lower" else -difference) - (column.margin or 0.0)
+        alike = math.isnan(half) and len(paired(own, baseline, column)) > 1  # the same difference in every seed
+        missed |= {column.name} if beyond > 0 else set()
+        clearly |= {column.name} if beyond > (0.0 if alike else half) else set()
     found = []
     for column in columns:
         (difference, half, within, p), mean = tests[column.name], own.mean(column)
+        lost = (own.made.keys() & baseline.values(column).keys()) - own.values(column).keys()
         p_holm = corrected.get(column.name, math.nan)
         if own is baseline or column.name not in corrected:
-            verdict = WORSE if column.name in missed else NOT_JUDGED
-        elif mean is None:
+            verdict = WORSE if column.name in clearly else NOT_JUDGED
+        elif mean is None or lost:
             verdict = NO_VALUE
         elif math.isnan(p) or column.gate in missed:
             verdict = NOT_TESTED
@@ -552,7 +560,7 @@ def tested(
     """(difference, half of its 95 % interval, the margin that its 90 % interval just fits into, p); NaN if unknown.
 
     The differences with the same seeds are tested, with the usual variance; if they vary more than this allows (an F
-    test at 5 %), or if it is unknown, with their own.
+    test at 5 %), or if it is unknown, with their own, which is at least LEAST_SPREAD squared.
     """
     (usual, degrees), pairs = usual_variance, np.array(paired(own, baseline, column))
     if own is baseline or not len(pairs):
@@ -565,6 +573,7 @@ def tested(
     rounding = ROUNDING * np.spacing(max(map(abs, [*own.values(column).values(), *baseline.values(column).values()])))
     if error <= rounding:  # the same in every seed: the sign test
         return mean, math.nan, abs(mean), 1.0 if abs(mean) <= rounding else 2.0 ** (1 - len(pairs))
+    error = max(error, LEAST_SPREAD / math.sqrt(len(pairs)))
     half, narrower = (error * error_widths(freedom + 1, level) if freedom else math.nan for level in (0.95, 0.90))
     return mean, half, abs(mean) + narrower, p_of_mean(mean, error, freedom + 1)
 

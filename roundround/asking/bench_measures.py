@@ -70,7 +70,7 @@ def promises(trained: TrainedRun) -> tuple[dict[str, float], list[str]]:
             except Exception as error:  # a user's class may raise any error, and torch if precisions do not fit
                 deviation, remark = math.inf, f"{name}: {one_line(error)}"
             found[name] = float(deviation <= most)
-            remarks += [remark] * (deviation > most)
+            remarks += [remark] * (not deviation <= most)  # NaN too
     return found | {"kept": sum(found.values())}, remarks
 
 

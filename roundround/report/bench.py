@@ -38,7 +38,7 @@ from roundround.support.panels import Curve, Panel
 ABOUT, CSV, MARKDOWN = "bench.json", "bench.csv", "bench.md"
 FEW = 3  # variants beside the baseline that have a sentence each
 MOST_CURVES = 6
-CODES = {BETTER: 0, EQUIVALENT: 3, NO_CLEAR: 3, WORSE: 4}  # exit codes
+CODES = {BETTER: 0, EQUIVALENT: 3, NO_CLEAR: 3, WORSE: 4}  # exit codes, from the best verdict to the worst
 MARKS = {BETTER: "+", WORSE: "-", EQUIVALENT: "=", NOT_TESTED: "!"}
 COLOURED = (BETTER, WORSE)
 JUDGED, COST, GATE, DESCRIBED = "judged", "cost", "within the trained lengths", "described"  # groups of columns
@@ -136,9 +136,10 @@ class Standings:
             own.append(f"set {self.set.name} is an earlier version; set={self.set.newer} finds more differences")
         if self.tuned:
             first, second = f"{self.set.rate:g}", f"{self.set.tuned_rate:g}"
+            shared = ", ".join(map(str, sorted(self.rows[0][0].made)))
             own.append(
-                f"each part is at its better learning rate, {second} where a line says so, else {first}; variants "
-                "without these seeds at both are not shown"
+                f"each part is at its better learning rate, {second} where a line says so, else {first}, by seeds "
+                f"{shared}, which all have at both; variants without the seeds of the command at both are not shown"
             )
             own += [f"{s.name}: at a rate of {second}: {', '.join(s.tuned)}" for s, _ in self.rows if s.tuned]
         if len(self.rows) > FEW + 1:
@@ -183,7 +184,7 @@ class Standings:
         ]
         return {
             "run": str(directory),
-            "verdict": max((str(one["verdict"]) for one in variants), key=CODES.__getitem__, default=NO_CLEAR),
+            "verdict": max((str(one["verdict"]) for one in variants), key=[*CODES].index, default=NO_CLEAR),
             "set": self.set.name,
             "size": self.set.size,
             "hash": self.set.hash,
@@ -226,9 +227,14 @@ class Standings:
 
 
 def verdict_of(records: Sequence[Record]) -> str:
-    """The verdict on a variant: worse if any number is, else better if any is, equivalent if all judged numbers are."""
+    """The verdict on a variant: worse if any number is, else better if any is and each has a value.
+
+    It is equivalent if all judged numbers are, and else there is no clear difference.
+    """
     verdicts = {str(record["verdict"]) for record in records} - {""}
-    return next((v for v in (WORSE, BETTER) if v in verdicts), EQUIVALENT if verdicts == {EQUIVALENT} else NO_CLEAR)
+    if WORSE in verdicts or (BETTER in verdicts and NO_VALUE not in verdicts):
+        return WORSE if WORSE in verdicts else BETTER
+    return EQUIVALENT if verdicts == {EQUIVALENT} else NO_CLEAR
 
 
 def decision(name: str, one: Mapping[str, Any]) -> str:
@@ -277,9 +283,9 @@ def view(files: RunFiles, records: list[Record]) -> View:
     note = (
         f"Each number is the mean over the seeds; differences from {about['baseline']} are of the same seeds. A judged "
         f"number is coloured if p < {SIGNIFICANT} after Holm: blue and + mean better, orange and - mean worse. = is "
-        "equivalent: the 90 % interval lies within the margin. A number within the trained lengths is orange if its "
-        "whole 95 % interval is worse than the margin; then ! says that the longer lengths are not tested. Other "
-        "numbers are not judged. The name of a number leads to its curves."
+        "equivalent: the 90 % interval lies within the margin. Where a number within the trained lengths is worse by "
+        "more than the margin, ! says that the longer lengths are not tested; it is orange if its whole 95 % interval "
+        "is. Other numbers are not judged. The name of a number leads to its curves."
     )
     questions = {column["name"]: part["question"] for part in about["parts"] for column in part["columns"]}
     groups = [(group, list(names)) for group, names in groupby(about["groups"], about["groups"].get)]

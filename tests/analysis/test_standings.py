@@ -17,6 +17,7 @@ from roundround.analysis.standings import (
     BETTER,
     EQUIVALENT,
     NO_CLEAR,
+    NO_VALUE,
     NOT_TESTED,
     RATE,
     STANDINGS,
@@ -168,6 +169,35 @@ def test_a_gate_that_is_missed_alike_in_every_seed_is_closed() -> None:
     assert [record["verdict"] for record in compared(own, base, a_set(*columns))] == [WORSE, NOT_TESTED]
 
 
+@pytest.mark.parametrize(("within", "verdicts"), [
+    ([0.3, 0.9, 1.0], ["", NOT_TESTED]), ([0.9, 0.95, 1.0], ["", BETTER]), ([0.5, 0.51, 0.52], [WORSE, NOT_TESTED]),
+    ([0.5], ["", NOT_TESTED]),  # nothing says how this varies
+])  # fmt: skip
+def test_a_gate_is_closed_by_its_mean_and_worse_by_its_interval(within: list[float], verdicts: list[str]) -> None:
+    columns = column(margin=0.1), column(name="further", number="token_accuracy@15", gate="copying")
+    further = [0.5, 0.5001, 0.5002][: len(within)]
+    own = standing("own", {"token_accuracy@10": [*within], "token_accuracy@15": [*further]}, seeds=len(within))
+    base = standing("rope", {"token_accuracy@10": [1.0] * 3, "token_accuracy@15": [0.1] * 3})
+    assert [record["verdict"] for record in compared(own, base, a_set(*columns))] == verdicts
+
+
+def test_a_variant_that_failed_in_one_of_its_seeds_has_no_value() -> None:
+    base = standing("rope", {"token_accuracy@10": [0.5, 0.51, 0.52]})
+    for own, verdict in (([0.9, None, 0.94], NO_VALUE), ([0.9, 0.93, 0.94], BETTER)):
+        assert compared(standing("own", {"token_accuracy@10": own}), base, a_set(column()))[0]["verdict"] == verdict
+    lost = standing("rope", {"token_accuracy@10": [0.5, None, 0.52]})  # where the baseline failed, nothing is lost
+    [found] = compared(standing("own", {"token_accuracy@10": [0.9, None, 0.94]}), lost, a_set(column()))
+    assert (found["verdict"], found["n_pairs"]) == (BETTER, 2)
+
+
+def test_where_nothing_says_how_a_difference_varies_its_spread_is_at_least_a_hundredth() -> None:
+    own, base = (
+        standing(n, {"token_accuracy@10": v}, seeds=2) for n, v in (("own", [0.3, 0.40001]), ("rope", [0.29, 0.39]))
+    )
+    [found] = compared(own, base, a_set(column()))
+    assert found["p"] == pytest.approx(2 * stats.t.sf(0.010005 / (0.01 / math.sqrt(2)), 1), rel=1e-3)
+
+
 def test_how_a_difference_varies_is_the_rest_of_an_analysis_of_variance_in_two_ways() -> None:
     rng = np.random.default_rng(0)
     like = drawn(rng, 19, 3, spread=0.04, of_seed=0.3)
@@ -231,7 +261,8 @@ def test_which_way_is_better_is_the_columns(better: str, shift: float, verdict: 
 
 @pytest.mark.parametrize(("within", "beyond", "verdicts"), [
     ([0.5, 0.51, 0.49], [0.9, 0.9, 0.9], ["", BETTER]), ([0.2, 0.2, 0.2], [0.9, 0.9, 0.9], [WORSE, NOT_TESTED]),
-    ([0.39, 0.39, 0.39], [0.9, 0.9, 0.9], ["", BETTER]), ([0.9, 0.9, 0.9], [0.1, 0.1, 0.1], ["", WORSE]),
+    ([0.39, 0.39, 0.39], [0.9, 0.9, 0.9], ["", NOT_TESTED]),
+    ([0.45] * 3, [0.9] * 3, ["", BETTER]), ([0.9, 0.9, 0.9], [0.1, 0.1, 0.1], ["", WORSE]),
 ])  # fmt: skip
 def test_a_number_beyond_the_trained_lengths_is_tested_only_if_the_task_is_learned_as_well(
     within: list[float | None], beyond: list[float | None], verdicts: list[str]

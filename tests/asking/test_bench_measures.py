@@ -59,6 +59,9 @@ def test_what_cannot_be_asked_is_missed_by_name(monkeypatch: pytest.MonkeyPatch)
     found, remarks = bench_measures.promises(SimpleNamespace(decoder=lambda name: decoder()))  # type: ignore[arg-type]
     assert found == {"bfloat16": 1.0, "cache": 0.0, "shift": 1.0, "padding": 1.0, "export": 0.0, "kept": 3.0}
     assert remarks == ["cache: Gone has no cache", "export: 0.5 of the largest logit, at most 0.0002"]
+    monkeypatch.setattr(bench_measures, "exported", lambda *args: math.nan)
+    _, remarks = bench_measures.promises(SimpleNamespace(decoder=lambda name: decoder()))  # type: ignore[arg-type]
+    assert remarks[1] == "export: nan of the largest logit, at most 0.0002"
 
 
 @pytest.mark.usefixtures("checked_here")

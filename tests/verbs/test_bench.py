@@ -15,7 +15,9 @@ from conftest import ROOT, Done, assert_refused, shell
 
 from roundround.analysis import repetition
 from roundround.analysis.repetition import Runner
+from roundround.analysis.standings import BETTER, EQUIVALENT, NO_CLEAR, NO_VALUE, WORSE
 from roundround.distributed.child import VerbFailed
+from roundround.report.bench import CODES, verdict_of
 from roundround.verbs.bench import run as bench
 
 SET = """\
@@ -308,6 +310,13 @@ def test_what_could_not_be_measured_is_no_verdict(
     assert any("copying" in remark for remark in document["remarks"])
 
 
+def test_a_variant_with_a_failed_part_is_not_better_and_of_several_the_worst_decides() -> None:
+    records = [{"verdict": verdict} for verdict in (BETTER, EQUIVALENT, "")]
+    assert [verdict_of(records), verdict_of([*records, {"verdict": NO_VALUE}])] == [BETTER, NO_CLEAR]
+    assert verdict_of([*records, {"verdict": NO_VALUE}, {"verdict": WORSE}]) == WORSE
+    assert [*CODES] == [BETTER, EQUIVALENT, NO_CLEAR, WORSE]
+
+
 def test_without_format_json_the_exit_code_says_only_that_it_is_done(roundround: Callable[..., Done]) -> None:
     assert roundround("bench", "pe=nape", "seeds=3").code == 0
 
@@ -341,6 +350,35 @@ def test_another_seed_is_the_first_of_several(
     assert [word for words in ran if words[0] == "train" for word in words if word.startswith("seed=")] == [
         "seed=7", "seed=8", "seed=7", "seed=8",
     ]  # fmt: skip
+
+
+def test_a_seed_that_is_named_compares_no_other_seeds(
+    roundround: Callable[..., Done], mine: Path, ran: list[list[str]]
+) -> None:
+    roundround("bench", *WORDS, "pe=nope", "seeds=2")
+    for words, seeds in ((["pe=nope"], [1, 2]), (["pe=nope", "seed=7"], [7]), (["seed=2"], [2])):
+        document = json.loads(roundround("bench", *WORDS, *words, "format=json").out)
+        assert [one["seeds"] for one in [document["baseline"], *document["variants"]]] == [seeds, seeds], words
+
+
+def test_a_part_that_failed_is_run_again_where_its_variant_is_named(
+    roundround: Callable[..., Done], mine: Path, ran: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fails = Runner.__call__
+    first = roundround("bench", *WORDS, "pe=alibi,nope", "seeds=2")
+
+    def mended(self: Runner, verb: str, *words: str) -> Path:
+        return fails(self, verb, *(word for word in words if word != "pe=alibi"))
+
+    monkeypatch.setattr(Runner, "__call__", mended)
+    n = len(ran)
+    shown = roundround("bench", *WORDS)
+    assert (len(ran), "n/a" in shown.out) == (n, True)
+    again = roundround("bench", *WORDS, "pe=alibi,nope", "seeds=2")
+    assert [words[0] for words in ran[n:]] == ["train", "eval"] * 2
+    assert ("no value" in first.out, "no value" in again.out) == (True, False)
+    assert "n/a" not in roundround("bench", *WORDS).out
+    assert len(ran) == n + 4, "the later values count"
 
 
 def test_a_change_of_the_code_is_another_variant(
@@ -398,6 +436,7 @@ def test_one_document_is_not_for_a_sweep(roundround: Callable[..., Done]) -> Non
     (["baseline=nope"], ["nope is no setting; write pe=nope"]),
     (["baseline=pe=rope,cope"], ["baseline=pe=rope,cope names several variants"]),
     (["nothing.json"], ["nothing.json"]),
+    (["seed=99"], ["baseline rope has no values for seed 99; name a variant, and both are run"]),
     (["tune=null"], ["tune has no value; give tune=..."]),
     (["set=v1", "tune=true"], ["tune=true needs a second learning rate, and set=v1 has none"]),
     (["pe=nape", "tune=true", "history=tries.jsonl"], ["give history= or tune=true"]),

@@ -82,9 +82,9 @@ def bench(cfg: DictConfig, invocation: Invocation) -> int | None:
         read_tries(history, about)  # a damaged file is refused before anything is trained
     if config.device != "auto":
         pick_device(config.device)
-    found = all_values(the_set, config, invocation.config_dir)
     rates: list[Variant] = [{}, {RATE: f"{the_set.tuned_rate:g}"}] if config.tune else [{}]
     named = [{**one, **rate} for one in [*([baseline] if wanted else []), *others] for rate in rates]
+    found = all_values(the_set, config, invocation.config_dir, named)
     for variant in [one for one in named if format_variant(one) not in found]:
         from roundround.trained.models import check_buildable  # imports torch, which the table does not need
 
@@ -94,14 +94,18 @@ def bench(cfg: DictConfig, invocation: Invocation) -> int | None:
         runner = SetRunner(the_set, config, invocation, found, run.directory)
         for variant in named:
             runner.complete(variant, seeds)
+        if config.seed is not None:
+            found = {own: less for own, s in found.items() if (less := s.without(s.made.keys() - {*seeds})).made}
         shown = [own for own, s in found.items() if RATE not in s.variant]
         if wanted:
             shown = [format_variant(one) for one in [baseline, *wanted]]
         if config.tune:
             found = at_better_rate(found, shown, the_set, seeds)
         if (name := format_variant(baseline)) not in found:
-            lacks = f" at both rates for seed {', '.join(map(str, seeds))}; name a variant, and both are run"
-            raise UserError(f"baseline {name} has no values{lacks if config.tune else nearest(name, found)}")
+            of_seeds = f" for seed {', '.join(map(str, seeds))}; name a variant, and both are run"
+            some = config.tune or config.seed is not None
+            lacks = f"{' at both rates' * config.tune}{of_seeds}" if some else nearest(name, found)
+            raise UserError(f"baseline {name} has no values{lacks}")
         chosen = [s for own, s in found.items() if own in shown]
         tries = {
             own: decide(history, about, the_set.decides, found[own], found[name], seeds, source)
@@ -121,11 +125,14 @@ def bench(cfg: DictConfig, invocation: Invocation) -> int | None:
     return report.CODES[document["verdict"]] if as_json else None
 
 
-def all_values(the_set: StandardSet, config: BenchConfig, config_dir: str | None) -> dict[str, Standing]:
-    """The values for the current set: from the package, from the given files and from earlier runs.
+def all_values(
+    the_set: StandardSet, config: BenchConfig, config_dir: str | None, named: Sequence[Variant]
+) -> dict[str, Standing]:
+    """The values for the current set: from the package, from the given files and from earlier runs, the latest first.
 
     Prints a line for each file or seed that is left out. A file is left out if its values are of another set. A seed
-    is left out if it has values already, or if the code of a user's variant has changed since it was measured.
+    is left out if it has values already, or if the code of a user's variant has changed since it was measured. So is,
+    without a line, a seed of an earlier run of a named variant if one of its parts failed: it is run again.
     """
     found = {standing.name: standing for standing in stored(the_set.name, the_set.size)}
     if config.tune and the_set.size == SIZE:
@@ -133,7 +140,7 @@ def all_values(the_set: StandardSet, config: BenchConfig, config_dir: str | None
     second = f"{the_set.tuned_rate:g}" if the_set.tuned_rate else None
     own = [
         path
-        for directory, _ in sorted(all_runs(runs_of(config.outputs, "bench"), "bench"))
+        for directory, _ in sorted(all_runs(runs_of(config.outputs, "bench"), "bench"), reverse=True)
         for path in sorted((directory / VALUES).glob("*.json"))
     ]
     for is_named, path in [*((True, Path(file)) for file in config.files), *((False, path) for path in own)]:
@@ -163,8 +170,9 @@ def all_values(the_set: StandardSet, config: BenchConfig, config_dir: str | None
                 print_status(
                     f"{path}: {standing.name}, seed {', '.join(map(str, sorted(seeds)))} {why}, and is left out"
                 )
-        if len(old) < len(standing.made):
-            add(found, standing.without(old))
+        again = standing.failed(the_set.parts) if not is_named and standing.variant in named else frozenset()
+        if len(old | again) < len(standing.made):
+            add(found, standing.without(old | again))
     return found
 
 
