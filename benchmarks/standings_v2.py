@@ -1,6 +1,6 @@
 """Fills the stored values of version 2 of the standard set.
 
-    python benchmarks/standings_v2.py measure FOLDER    # hours; what stored variants lack; resumable
+    python benchmarks/standings_v2.py measure FOLDER    # hours; seeds that stored variants lack; resumable
     python benchmarks/standings_v2.py tuned FOLDER      # hours; ten variants at the second learning rate
     python benchmarks/standings_v2.py merge FOLDER      # seconds; adds both to roundround/standings/v2
     python benchmarks/standings_v2.py larger FOLDER     # half an hour each; docs/results/larger_size.md
@@ -23,7 +23,6 @@ from roundround.analysis.standings import (
     RATE,
     STANDINGS,
     TUNED,
-    Standing,
     add,
     read_set,
     read_standing,
@@ -33,7 +32,9 @@ from roundround.analysis.standings import (
 from roundround.config.options import options_of
 from roundround.support.files import write_atomically
 
-SET, SIZE, SEEDS, NOT_YET = "v2", "default", (1, 2, 3), "not measured yet"
+SET, SIZE, SEEDS = "v2", "default", range(1, 4)
+MORE_SEEDS = range(1, 13)  # of RoPE, and of two like it that say whether seeds 4 to 12 move all alike
+WITH_MORE_SEEDS = ("rope", "rope + sink", "rope_500k")
 AT_BOTH_RATES = [
     "pe=rope", "pe=nope", "pe=alibi", "pe=p_rope", "pe=rope_500k", "pe=partial_rope_25", "pe=t5_bias", "pe=fox",
     "softmax=sink", "softmax=ssmax",
@@ -69,22 +70,13 @@ def run(folder: Path, *words: str) -> None:
         subprocess.run(command, check=True)
 
 
-def lacking(one: Standing, parts: list[str]) -> dict[int, list[str]]:
-    """The parts without a value, by seed."""
-    remarks = {(part, line) for part, lines in one.remarks.items() for line in lines}
-    return {
-        seed: found
-        for seed in SEEDS
-        if (found := [p for p in parts if seed not in one.made or (p, f"seed {seed}: {NOT_YET}") in remarks])
-    }
-
-
 def measure(folder: Path) -> None:
     parts = [part.name for part in read_set(SET, SIZE, None).parts if part.name != "cost"]
-    jobs = [(len(own), seed, own, one) for one in stored(SET, SIZE) for seed, own in lacking(one, parts).items()]
-    for _, seed, own, one in sorted(jobs, key=lambda job: job[:2]):
+    wanted = [(one, MORE_SEEDS if one.name in WITH_MORE_SEEDS else SEEDS) for one in stored(SET, SIZE)]
+    jobs = [(seed, one) for one, seeds in wanted for seed in seeds if seed not in one.made]
+    for seed, one in sorted(jobs, key=lambda job: job[0]):
         words = [f"{key}={value}" for key, value in one.variant.items()]
-        run_parts(own, folder, *words, f"seed={seed}", "seeds=1", f"baseline={','.join(words)}", "device=cpu")
+        run_parts(parts, folder, *words, f"seed={seed}", "seeds=1", f"baseline={','.join(words)}", "device=cpu")
 
 
 def tuned(folder: Path) -> None:
@@ -103,38 +95,16 @@ def merge(folder: Path) -> None:
     measured = [read_standing(path) for path in sorted(folder.rglob("values/*.json"))]
     for made in (made for one in measured for made in one.made.values()):
         made["command"] = made["command"].split(" set=")[0].split(" outputs=")[0]
-    for one in stored(SET, SIZE):
-        for more in measured:
-            if (more.variant, more.size, more.rate) == (one.variant, SIZE, one.rate):
-                fill(one, more)
-        write_atomically(STANDINGS / SET / SIZE / one.file_name, one.as_json())
-    found = {one.name: one for one in stored(SET, TUNED)}
+    default, second = ({one.name: one for one in stored(SET, size)} for size in (SIZE, TUNED))
     for more in measured:
+        more.numbers = {key: some for key, some in more.numbers.items() if key[0] != "cost"}
         if RATE in more.variant:
-            more.numbers = {key: some for key, some in more.numbers.items() if key[0] != "cost"}
-            add(found, more)
-    for one in found.values():
-        (STANDINGS / SET / TUNED).mkdir(exist_ok=True)
-        write_atomically(STANDINGS / SET / TUNED / one.file_name, one.as_json())
-
-
-def fill(one: Standing, more: Standing) -> None:
-    """Add the parts that one lacks."""
-    parts = {part for part, _ in more.numbers} | {*more.remarks}
-    for seed, made in more.made.items():
-        own = set(lacking(one, [*parts]).get(seed, ()))
-        if not own:
-            continue
-        for name, values in more.numbers.items():
-            if name[0] in own and seed in values:
-                one.numbers.setdefault(name, {})[seed] = values[seed]
-        for part in own:
-            lines = [line for line in one.remarks.pop(part, ()) if line != f"seed {seed}: {NOT_YET}"]
-            lines += [line for line in more.remarks.get(part, ()) if line.startswith(f"seed {seed}:")]
-            one.remarks |= {part: lines} if lines else {}
-        old = one.made.get(seed, made)
-        commits = dict.fromkeys(f"{old['commit']} and {made['commit']}".split(" and "))
-        one.made[seed] = old | {"commit": " and ".join(commits)}
+            add(second, more)
+        elif more.size == SIZE and more.name in default:
+            add(default, more)
+    for size, found in ((SIZE, default), (TUNED, second)):
+        for one in found.values():
+            write_atomically(STANDINGS / SET / size / one.file_name, one.as_json())
 
 
 if __name__ == "__main__":
