@@ -96,10 +96,10 @@ def test_the_shares_of_all_tries_add_up_to_alpha() -> None:
     assert e_needed(7, 3) == pytest.approx(e_needed(7, 0) / 4)
 
 
-def test_the_set_says_how_its_stored_values_vary() -> None:
+def test_stored_values_vary_no_more_than_the_set_says() -> None:
     pairs = [paired(standing, ROPE, LOSS) for standing in stored("v2", "default") if standing.name != "rope"]
     pairs = [some for some in pairs if len(some) == 3]
-    assert math.sqrt(np.mean([np.var(some, ddof=1) for some in pairs])) == pytest.approx(SPREAD, abs=5e-5)
+    assert 0.9 * SPREAD < math.sqrt(np.mean([np.var(some, ddof=1) for some in pairs])) < SPREAD
     assert (LOSS.part, LOSS.number, LOSS.better) == ("language", "nats_per_token@128", "lower")
     assert read_set("v2", "small", None).decides is None
 
