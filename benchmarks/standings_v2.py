@@ -74,7 +74,7 @@ def measure(folder: Path) -> None:
     parts = [part.name for part in read_set(SET, SIZE, None).parts if part.name != "cost"]
     wanted = [(one, MORE_SEEDS if one.name in WITH_MORE_SEEDS else SEEDS) for one in stored(SET, SIZE)]
     jobs = [(seed, one) for one, seeds in wanted for seed in seeds if seed not in one.made]
-    for seed, one in sorted(jobs, key=lambda job: job[0]):
+    for seed, one in sorted(jobs, key=lambda job: (job[1].name not in WITH_MORE_SEEDS, job[0])):
         words = [f"{key}={value}" for key, value in one.variant.items()]
         run_parts(parts, folder, *words, f"seed={seed}", "seeds=1", f"baseline={','.join(words)}", "device=cpu")
 
