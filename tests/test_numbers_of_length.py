@@ -17,7 +17,9 @@ from results.length import (
     RANDOM,
     REPEAT,
     SOLVED,
+    TUNED,
     of_algorithms,
+    of_tuned,
     p_of_copying,
     p_of_repetition,
     random_positions,
@@ -177,6 +179,18 @@ def test_algorithms_beyond_the_trained_lengths() -> None:
     beyond = [CLRS[s, "all", "exact_match", n].mean() for s, _, metric, n in CLRS if metric == "exact_match" and n > 8]
     assert max(beyond) < 0.025
     check_claim("length", "Hardly a whole answer", [])
+
+
+def test_after_fine_tuning_the_gate_is_just_missed_and_no_whole_answer_is_right_beyond_it() -> None:
+    within = {(n, k): of.mean() for n in (4, 5, 6) for k, of in enumerate(of_tuned(n))}
+    assert [place for place, mean in within.items() if mean < 0.99] == [(5, 1)]
+    check_claim("length", "The gate is open at 4 and 6", [f"{192 * within[5, 1]:.0f} of 192 there, {within[5, 1]:.4f}"])
+    assert {len(values) for values in TUNED.values()} == {1}
+    check_claim("length", "Not decided: one of two seeds", [])
+    beyond = [values for (_, metric, n), values in TUNED.items() if metric == "exact_match" and n > 6]
+    assert len(beyond) == 4
+    assert not np.any(beyond)
+    check_claim("length", "Beyond the lengths no whole", [])
 
 
 @pytest.mark.parametrize("page", ["length", "needles", "distance", "language_tasks"])

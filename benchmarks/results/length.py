@@ -15,6 +15,8 @@ MQAR = stored("length/mqar_control", "data.train_examples", "optim.lr")
 
 CLRS = stored("length/clrs_text_small", "softmax", "task")
 
+TUNED = stored("length/clrs_text_tuned", "softmax")
+
 ENCODINGS = ("nope", "rope", "p_rope", "alibi", "t5_bias", "learned", "nape")
 
 NORMALISERS = ("softmax", "ssmax", "entmax15", "as_entmax")
@@ -82,10 +84,22 @@ def row_of_algorithms(length: int) -> str:
     return f"| {length} | {share(plain)} | {share(adaptive)} | {difference(adaptive, plain, digits=3)} |"
 
 
+def of_tuned(length: int) -> tuple[Array, Array]:
+    """Final answers after fine-tuning with adaptive temperature and with the softmax, [S] each."""
+    adaptive, plain = (TUNED[s, "output_match", length] for s in ("adaptive_temperature_trained", "softmax"))
+    return adaptive, plain
+
+
+def row_of_tuned(length: int) -> str:
+    adaptive, plain = of_tuned(length)
+    return f"| {length} | {seeds(plain)} | {seeds(adaptive)} | {(adaptive - plain).mean():+.3f} |"
+
+
 REPEATING = {"NoPE": "nope", "ALiBi": "alibi", "T5's bias": "t5_bias"}
 TABLES = {
     "repetition": lambda: [row_of_repetition(*names) for names in REPEATING.items()],
     "copying-30": lambda: [row_of_copying(pe) for pe in ("alibi", "t5_bias", "nape")],
     "solved": lambda: [row_of_solved(task, n) for task, n in (("sort", 32), ("reverse", 24), ("copy", 24))],
     "algorithms": lambda: [row_of_algorithms(n) for n in (10, 12, 16)],
+    "fine-tuned": lambda: [row_of_tuned(n) for n in (4, 5, 6, 9, 12)],
 }
