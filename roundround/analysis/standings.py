@@ -481,9 +481,9 @@ def compared(own: Standing, baseline: Standing, the_set: StandardSet) -> list[di
     """A record for each column: the variant's mean, its difference from the baseline, and the verdict.
 
     p_holm is p after Holm's correction over the judged columns: those with a direction that are no gate. A column is
-    not tested if its gate's difference is worse than the margin. The gate itself is worse if its 95 % interval is, and
-    else has no verdict. A number that does not exist is None; a column has no value if any seed has none, of those for
-    which the baseline has one. Where either has a part at the second learning rate, the usual variance is the
+    not tested if its gate is worse by more than the margin. The gate's own verdict is worse if its whole 95 % interval
+    is, and else empty. A number that does not exist is None; the verdict is no value if it lacks in a seed that the
+    baseline has. Where either has a part at the second learning rate, the usual variance is the
     larger one of both rates: the loss varies more at the second.
     """
     columns = the_set.columns

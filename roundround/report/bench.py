@@ -232,8 +232,10 @@ def verdict_of(records: Sequence[Record]) -> str:
     It is equivalent if all judged numbers are, and else there is no clear difference.
     """
     verdicts = {str(record["verdict"]) for record in records} - {""}
-    if WORSE in verdicts or (BETTER in verdicts and NO_VALUE not in verdicts):
-        return WORSE if WORSE in verdicts else BETTER
+    if WORSE in verdicts:
+        return WORSE
+    if BETTER in verdicts and NO_VALUE not in verdicts:
+        return BETTER
     return EQUIVALENT if verdicts == {EQUIVALENT} else NO_CLEAR
 
 
