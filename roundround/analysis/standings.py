@@ -15,7 +15,7 @@ import json
 import math
 import re
 import statistics
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -253,21 +253,22 @@ def part_of(name: str, node: Mapping[str, Any]) -> Part:
 # -- variants
 
 
-def variants_of(words: Sequence[str]) -> list[Variant]:
+def variants_of(words: Sequence[str], options: Iterable[str] = ()) -> list[Variant]:
     """Every combination of the options in words such as `pe=a,b softmax=c`.
 
-    Raises UserError for a setting that the set fixes.
+    options: the other options of the command, which a wrong word may have meant. Raises UserError for a setting that
+    the set fixes.
     """
     choices: dict[str, list[str]] = {}
     for word in words:
         key, equals, value = word.partition("=")
-        if not equals:
-            raise UserError(f"{word} is no setting; write pe={word}, softmax={word}, or another of {', '.join(GROUPS)}")
-        if not value or key.split(".")[0] not in GROUPS:
-            raise UserError(
-                f"{word}: the set fixes everything except {', '.join(GROUPS)}; to change more, write a set of your own "
-                "as bench/NAME.yaml below --config-dir, and give set=NAME"
-            )
+        if not value:
+            name = "NAME" if equals else word
+            raise UserError(f"{word} is no setting; write pe={name}, softmax={name}, or another of {', '.join(GROUPS)}")
+        if key.split(".")[0] not in GROUPS:
+            more = "; to change more, write a set of your own as bench/NAME.yaml below --config-dir, and give set=NAME"
+            guess = nearest(key, [*GROUPS, *options]).partition(" (")[0]
+            raise UserError(f"{word}: the set fixes everything except {', '.join(GROUPS)}{guess or more}")
         choices.setdefault(key, []).extend(value.split(",") if "." not in key else [value])
     return [complete(dict(zip(choices, values, strict=True))) for values in itertools.product(*choices.values())]
 

@@ -427,12 +427,14 @@ def test_one_document_is_not_for_a_sweep(roundround: Callable[..., Done]) -> Non
 
 
 @pytest.mark.parametrize(("words", "parts"), [
-    (["optim.lr=1"], ["the set fixes everything except pe, softmax"]),
+    (["optim.lr=1"], ["the set fixes everything except pe, softmax", "write a set of your own"]),
+    (["tun=true"], ["the set fixes everything except pe, softmax", "did you mean 'tune'?"]),
     (["set=v9"], ["no set=v9"]),
     (["size=huge"], ["no size=huge"]),
     (["format=yaml"], ["no format=yaml (choices: table, json)"]),
     (["seeds=0"], ["seeds=0 must be at least 1"]),
     (["baseline=pe=xpos,softmax=beam"], ["baseline xpos + beam has no values"]),
+    (["pe="], ["pe= is no setting; write pe=NAME"]),
     (["baseline=nope"], ["nope is no setting; write pe=nope"]),
     (["baseline=pe=rope,cope"], ["baseline=pe=rope,cope names several variants"]),
     (["nothing.json"], ["nothing.json"]),

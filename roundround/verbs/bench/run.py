@@ -64,7 +64,7 @@ def bench(cfg: DictConfig, invocation: Invocation) -> int | None:
     baseline, *more = variants_of(config.baseline)
     if more:
         raise UserError(f"baseline={','.join(config.baseline)} names several variants; give one")
-    wanted = variants_of(config.where) if config.where else []
+    wanted = variants_of(config.where, vars(config)) if config.where else []
     others = [variant for variant in wanted if variant != baseline]
     first, as_json = 1 if config.seed is None else config.seed, config.format == "json"
     seeds = list(range(first, first + config.seeds))
