@@ -92,7 +92,7 @@ def of_tuned(length: int) -> tuple[Array, Array]:
 
 def row_of_tuned(length: int) -> str:
     adaptive, plain = of_tuned(length)
-    return f"| {length} | {seeds(plain)} | {seeds(adaptive)} | {(adaptive - plain).mean():+.3f} |"
+    return f"| {length} | {seeds(plain)} | {seeds(adaptive)} | {difference(adaptive, plain, digits=3)} |"
 
 
 REPEATING = {"NoPE": "nope", "ALiBi": "alibi", "T5's bias": "t5_bias"}
