@@ -14,24 +14,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from roundround.analysis.standings import (
     BETTER,
     RATE,
     WORSE,
+    Array,
     Column,
     StandardSet,
     Standing,
     at_better_rate,
     compared,
     complete,
+    left_over,
     read_set,
     usual_variance,
     without_rate,
 )
-
-Array = NDArray[np.float64]
 
 SET, SEEDS, BOARDS, VARIANTS, FEW = "v2", 3, 300, 50, 5
 EFFECTS = {
@@ -42,10 +41,7 @@ EFFECTS = {
 
 def pool_of(column: Column, like: Sequence[Standing]) -> Array:
     """RoPE's mean plus what is left of the stored runs, scaled to half the usual variance of a difference."""
-    seeds = range(1, SEEDS + 1)
-    runs = [values for one in like if {*seeds} <= (values := one.values(column)).keys()]
-    values = np.array([[one[seed] for seed in seeds] for one in runs])
-    left = (values - values.mean(0) - values.mean(1, keepdims=True) + values.mean()).ravel()
+    left, _ = left_over(column, like)
     variance, _ = usual_variance(column, like)
     rope = next(one for one in like if without_rate(one.variant) == "rope")
     return (rope.mean(column) or 0.0) + left * np.sqrt(variance / 2 / max(float(np.square(left).mean()), 1e-12))

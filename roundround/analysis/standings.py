@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 from filelock import FileLock
+from numpy.typing import NDArray
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from scipy import special
@@ -62,6 +63,7 @@ LEAST_SPREAD = 0.01  # of a number over seeds: many are at their ceiling in all 
 OF_ALL_SEEDS = ("set", "size", "hash", "variant", "rate")  # keys of a standing's file that hold for all its seeds
 DECIDES = ("train", "looks", "keeps", "measures", "model_of")  # keys of a part on which numbers depend
 Variant = dict[str, str]
+Array = NDArray[np.float64]
 
 
 # -- the set
@@ -542,17 +544,22 @@ def compared(own: Standing, baseline: Standing, the_set: StandardSet) -> list[di
 def usual_variance(column: Column, like: Sequence[Standing]) -> tuple[float, int]:
     """How a difference within a seed varies: its variance, pooled over variants that behave alike, and its freedom.
 
-    It is twice the variance of what is left of the values without a mean of each variant and of each seed, for seeds
-    differ in all variants alike. Both are 0 if nothing is left.
+    It is twice the variance of what `left_over` returns. Both are 0 if nothing is left.
+    """
+    left, freedom = left_over(column, like)
+    return (max(2 * float(left @ left) / freedom, LEAST_SPREAD**2), freedom) if freedom else (0.0, 0)
+
+
+def left_over(column: Column, like: Sequence[Standing]) -> tuple[Array, int]:
+    """What is left of all values without a mean of each variant and of each seed, and its freedom.
+
+    Seeds differ in all variants alike.
     """
     cells = [(n, seed, value) for n, one in enumerate(like) for seed, value in one.values(column).items()]
     variants, seeds, values = (np.array(some) for some in zip(*cells, strict=True)) if cells else (np.empty(0),) * 3
     means = np.concatenate([variants[:, None] == np.unique(variants), seeds[:, None] == np.unique(seeds)], axis=1)
     fitted, _, rank, _ = np.linalg.lstsq(means.astype(float), values, rcond=None)
-    if not (freedom := len(cells) - int(rank)):
-        return 0.0, 0
-    left = values - means @ fitted
-    return max(2 * float(left @ left) / freedom, LEAST_SPREAD**2), freedom
+    return values - means @ fitted, len(cells) - int(rank)
 
 
 def tested(
