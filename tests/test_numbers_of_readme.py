@@ -7,6 +7,7 @@ import json
 import re
 from collections import Counter
 
+import pytest
 from conftest import ROOT
 from results.distance import VALUES, control, effect, mean
 from results.encodings_by_normalisers import CROSSED, LENGTHS, NAMES
@@ -14,6 +15,8 @@ from results.stored import DOCS, difference
 from results.table2 import forty
 
 from roundround.analysis.intervals import half_width
+from roundround.analysis.standings import compared, read_set, stored
+from roundround.report.bench import sentence
 
 README = " ".join((ROOT / "README.md").read_text().split())
 
@@ -47,6 +50,16 @@ def test_adaptive_temperature_makes_each_of_twelve_models_worse() -> None:
     worse = [CROSSED[pe, "adaptive_temperature", n] - CROSSED[pe, "softmax", n] for pe in NAMES for n in LENGTHS]
     assert all((one > 0).all() for one in worse)
     assert f"each of {sum(map(len, worse)) // len(LENGTHS)} models worse" in README
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_what_bench_says_of_nape(page: str) -> None:
+    found = {one.name: one for one in stored("v2", "default")}
+    said = sentence("nape", "rope", compared(found["nape"], found["rope"], read_set("v2", "default", None)))
+    (line,) = [line for line in (ROOT / page).read_text().splitlines() if line.startswith("nape against rope")]
+    first, last = line.split(", ... ")
+    assert said.startswith(first)
+    assert said.endswith(last)
 
 
 def test_the_table_of_engines_says_what_each_answered_and_how_it_refused() -> None:
