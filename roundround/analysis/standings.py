@@ -551,9 +551,9 @@ def usual_variance(column: Column, like: Sequence[Standing]) -> tuple[float, int
 
 
 def left_over(column: Column, like: Sequence[Standing]) -> tuple[Array, int]:
-    """What is left of all values without a mean of each variant and of each seed, and its freedom.
+    """What is left of all values without a mean of each variant and of each seed, and its degrees of freedom.
 
-    Seeds differ in all variants alike.
+    Seeds have means because they differ in all variants alike.
     """
     cells = [(n, seed, value) for n, one in enumerate(like) for seed, value in one.values(column).items()]
     variants, seeds, values = (np.array(some) for some in zip(*cells, strict=True)) if cells else (np.empty(0),) * 3
