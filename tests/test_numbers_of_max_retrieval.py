@@ -6,6 +6,8 @@ import numpy as np
 from helpers_stored import check_claim, check_listed
 from results.max_retrieval import (
     ASKED,
+    NAMES,
+    NORMALISERS,
     SETTINGS,
     TABLE_1,
     distances,
@@ -13,6 +15,7 @@ from results.max_retrieval import (
     gains,
     heads,
     p_of_fits,
+    rescued,
     slope,
     welch_of,
     welch_of_table,
@@ -83,6 +86,13 @@ def test_the_gains_that_are_apart() -> None:
     assert [n for n in sizes if p[n] < 0.05] == [256, 1024, 4096]
     said = f"256 items (p {p[256]:.3f} after Holm over the five sizes), 1,024 ({p[1024]:.3f}) and 4,096 ({p[4096]:.3f})"
     check_claim("max_retrieval", "The gains are apart", [said])
+
+
+def test_hard_attention_is_the_limit_of_every_normaliser() -> None:
+    means = {name: rescued(name).mean(1) for name in NAMES}
+    assert all((mean <= means["hard"]).all() for mean in means.values())
+    assert all((NORMALISERS["log_n", *place] == NORMALISERS["ssmax", *place]).all() for _, *place in NORMALISERS)
+    assert {len(values) for values in NORMALISERS.values()} == {10}
 
 
 def test_fits_beyond_the_fitted_sizes() -> None:

@@ -7,7 +7,7 @@ import json
 import numpy as np
 from scipy import stats
 
-from results.stored import DOCS, Array, difference
+from results.stored import DOCS, Array, difference, stored
 from roundround.analysis.intervals import paired_p
 from roundround.analysis.load import rows_of
 from roundround.papers.max_retrieval import PAPER, SEEDS, P
@@ -36,6 +36,10 @@ FITS = {
     (row["softmax"], row["n"], row["seed"]): 100 * row["accuracy"]
     for _, row in rows_of(DOCS / "max_retrieval" / "fitted.csv")
 }
+
+NORMALISERS = stored("max_retrieval/normalisers", "softmax")
+
+NAMES = ("softmax", "adaptive_temperature", "log_n", "entmax15", "temperature_10", "hard")
 
 
 def heads(setting: str) -> Measured:
@@ -104,6 +108,16 @@ def row_of_fits(name: str) -> str:
     return f"| {name} | {fits(name).mean():.1f} | {difference(fits('fitted'), fits(name), 1, np.inf)} |"
 
 
+def rescued(name: str) -> Array:
+    """Per cent right of ten models with this normaliser, [sizes, S]."""
+    return 100 * np.array([NORMALISERS[name, "accuracy", n] for n in (256, 1024, 4096, 16384)])
+
+
+def row_of_normalisers(name: str) -> str:
+    shown = "log_n = ssmax" if name == "log_n" else name
+    return f"| {shown} | {' | '.join(f'{mean:.1f}' for mean in rescued(name).mean(1))} |"
+
+
 def slope(setting: str) -> Array:
     return heads(setting).of_heads["logit_slope"]
 
@@ -118,6 +132,7 @@ def row_of(setting: str) -> str:
 
 TABLES = {
     "gains": lambda: [row_of_gains(n) for n in P],
+    "normalisers": lambda: list(map(row_of_normalisers, NAMES)),
     "fits": lambda: [row_of_fits(name) for name in ("softmax", "adaptive_temperature", "log_n", "hard")],
     "settings": lambda: [row_of(name) for name in SHOWN],
 }
