@@ -88,7 +88,7 @@ def verdicts_of(name: str) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("name", ["cope", "pope", "rope_values", "scale_invariant", "selective_rope"])
-def test_the_table_of_encodings_with_few_seeds(name: str) -> None:
+def test_the_table_of_encodings(name: str) -> None:
     better, worse = verdicts_of(name)
     assert f"| `{name}` | {better} | {worse} |" in (ROOT / "docs" / "reference" / "encodings.md").read_text()
 
@@ -97,7 +97,7 @@ def test_the_table_of_encodings_with_few_seeds(name: str) -> None:
     ("reference/normalisers.md", "nope + stick_breaking"), ("reference/normalisers.md", "rope + stieltjes"),
     ("howto/patterns.md", "rope + attention=diff"), ("howto/patterns.md", "rope + attention=diff_v1"),
 ])  # fmt: skip
-def test_what_a_page_says_of_a_variant_with_few_seeds(page: str, name: str) -> None:
+def test_what_a_page_says_of_a_variant(page: str, name: str) -> None:
     text = " ".join((ROOT / "docs" / page).read_text().split())
     found = zip(verdicts_of(name), ("better", "worse"), strict=True)
     said = " and ".join(f"{word} in {numbers}" for numbers, word in found if numbers)
