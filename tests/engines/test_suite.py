@@ -295,8 +295,8 @@ class Mine(Engine):
 
 def test_an_engine_of_a_users_own(roundround: Callable[..., Done], case: Case, here: Path) -> None:
     (here / "mine" / "engine").mkdir(parents=True)
-    (here / "mine" / "mine.py").write_text(MINE)
-    (here / "mine" / "engine" / "mine.yaml").write_text("_target_: mine.Mine\n")
+    (here / "mine" / "my_engine.py").write_text(MINE)  # not mine.py: another test's package has that name
+    (here / "mine" / "engine" / "mine.yaml").write_text("_target_: my_engine.Mine\n")
     for name in ("bad", "good"):
         shutil.copytree(case.folder, here / "c" / name)
     done = roundround("check", "--config-dir", "mine", "suite=c", "engine=mine")
