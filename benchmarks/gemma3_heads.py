@@ -1,4 +1,6 @@
-"""What docs/results/gemma3.md says of single heads: python benchmarks/gemma3_heads.py google/gemma-3-270m
+"""What docs/results/gemma3.md says of single heads: python benchmarks/gemma3_heads.py google/gemma-3-270m FOLDER
+
+Writes FOLDER/heads.txt, to read, and FOLDER/heads.csv: its numbers in their order, each with the value of every text.
 
 First the heads that look for an earlier copy of the token and rest on what came after it, then the head that looks for
 an apostrophe before the token: who they are, on which pairs they depend, and what else they answer to. It takes a few
@@ -10,11 +12,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 
 import torch
-from gemma3_windows import mean_with_ends
+from gemma3_windows import Record, mean_with_ends, write
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
@@ -31,6 +33,7 @@ BANDS = {"no pair": (0, 0), "fastest": (0, 1), "fast": (1, 2), "slow": (2, 3), "
 
 COPY = "weight after the first copy, on the first token"
 MARK = "weight on the mark, on the first token"
+TOLD: list[Record] = []  # all that was printed, for heads.csv
 LOGIT = "logit over the mean of all other keys, by quarter of the pairs, the fastest first"
 
 APOSTROPHE = "'"
@@ -97,6 +100,7 @@ def at(alpha_RT: Tensor, key_R: Tensor) -> Tensor:
 def told(values_N: Tensor, digits: int = 2) -> str:
     """The mean over texts and its interval."""
     ends = mean_with_ends(values_N.tolist())
+    TOLD.append({"number": len(TOLD)} | ends)
     value, low, high = (f"{ends[name]:.{digits}f}" for name in ("value", "low", "high"))
     return f"{value} ({low} to {high})"
 
@@ -260,11 +264,15 @@ def show_marks(probed: ProbedHuggingFaceModel, layer: int, head: int) -> None:
         print(f"  {APOSTROPHE!r} {distance} tokens before: endings {weight(APOSTROPHE, ENDINGS, distance)}")
 
 
-if __name__ == "__main__":
+def main(path: str, folder: str) -> None:
     disable_progress_bar()
-    model = AutoModelForCausalLM.from_pretrained(sys.argv[1], dtype=torch.float32).eval().requires_grad_(False)
-    with installed(model):
-        name = Path(sys.argv[1]).name
-        probed = ProbedHuggingFaceModel(name, model, AutoTokenizer.from_pretrained(sys.argv[1]))
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval().requires_grad_(False)
+    with installed(model), (Path(folder) / "heads.txt").open("w") as file, redirect_stdout(file):
+        probed = ProbedHuggingFaceModel(Path(path).name, model, AutoTokenizer.from_pretrained(path))
         show_copies(probed)
         show_apostrophes(probed)
+    write(Path(folder) / "heads.csv", TOLD)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -11,7 +11,8 @@ writes FOLDER/PART.csv:
 
 Texts are the units. Each is read by itself; the mean over texts has Student's interval, and a number that is computed
 of all texts together has the jackknife's (each text left out in turn, n - 1 degrees of freedom). Counts of heads have
-none: `low` and `high` are then the least and the most that come of leaving out a text, and `interval` says so.
+none: `low` and `high` are then the least and the most that come of leaving out a text, and `interval` says so. The
+column `texts` has what an interval is computed from: the value of each text, or the number without each text.
 Shapes: N texts, L layers, H heads, P pairs, T tokens, Q queries, K keys.
 """
 
@@ -66,7 +67,7 @@ DISTANCES = {64: 8, 256: 8, 1024: 8, 4096: 8, 8192: 6, 16384: 4, 32768: 4, 49152
 AT_REST = ("lowest:0.25", "lowest:0.375", "lowest:0.5")
 SINGLE = {"previous": ((2, 3), (4, 1), (8, 2), (10, 1)), "diagonal": ((8, 0), (17, 1)), "sink": ((5, 1),)}
 KINDS_OF_LAYERS = {"full": "global", "sliding": "local"}
-ENDS = ("value", "low", "high", "interval", "n")
+ENDS = ("value", "low", "high", "interval", "n", "texts")
 
 Record = dict[str, Any]
 Opened = Callable[..., AbstractContextManager[ProbedHuggingFaceModel]]  # with a normaliser in place of its own
@@ -80,7 +81,7 @@ def mean_with_ends(values_N: Sequence[float]) -> Record:
     found = np.asarray(values_N, dtype=float)
     half = student(len(found)) * float(found.std(ddof=1)) / math.sqrt(len(found))
     mean = float(found.mean())
-    return dict(zip(ENDS, (mean, mean - half, mean + half, "t", len(found)), strict=True))
+    return dict(zip(ENDS, (mean, mean - half, mean + half, "t", len(found), values_N), strict=True))
 
 
 def student(n: int) -> float:
@@ -91,10 +92,10 @@ def jackknifed(whole: float, without_each_N: Sequence[float], *, count: bool) ->
     """A number of all texts together, by what it is without each of them."""
     others, n = np.asarray(without_each_N, dtype=float), len(without_each_N)
     if count:
-        return dict(zip(ENDS, (whole, float(others.min()), float(others.max()), "one text less", n), strict=True))
+        return dict(zip(ENDS, (whole, float(others.min()), float(others.max()), "one text less", n, without_each_N), strict=True))
     error = math.sqrt((n - 1) / n * float(((others - others.mean()) ** 2).sum()))
     half = student(n) * error
-    return dict(zip(ENDS, (whole, whole - half, whole + half, "jackknife", n), strict=True))
+    return dict(zip(ENDS, (whole, whole - half, whole + half, "jackknife", n, without_each_N), strict=True))
 
 
 # -- where norms are and where weight goes
@@ -430,9 +431,13 @@ def write(path: Path, records: Sequence[Record]) -> None:
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, columns, lineterminator="\n")
         writer.writeheader()
-        writer.writerows(
-            {name: f"{x:.5g}" if isinstance(x, float) else x for name, x in record.items()} for record in records
-        )
+        writer.writerows({name: as_written(x) for name, x in record.items()} for record in records)
+
+
+def as_written(x: Any) -> Any:
+    if isinstance(x, list):
+        return " ".join(map(as_written, x))
+    return f"{x:.5g}" if isinstance(x, float) else x
 
 
 def main(path: str, text: str, book: str, folder: str, *parts: str) -> None:

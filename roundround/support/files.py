@@ -67,9 +67,9 @@ def parse_json(text: str, **hooks: Any) -> Any:
 
 
 def home_expanded(path: str, option: str) -> Path:
-    """The path with `~` and `~user` replaced. Raises UserError, which names the option, if the path is an address."""
-    if ADDRESS.match(path):
-        raise UserError(f"{option} is an address; give a file or folder of this machine")
+    """The path with `~` and `~user` replaced. Raises UserError, which names the option, for an address or no name."""
+    if not path or ADDRESS.match(path):
+        raise UserError(f"{option} is {'an address' if path else 'empty'}; give a file or folder of this machine")
     return Path(path).expanduser()
 
 

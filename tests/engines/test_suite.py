@@ -194,7 +194,7 @@ def test_every_wrong_file_is_named_before_anything_is_judged(roundround: Callabl
     assert_refused(done, "two.json", "(and 1 more, above)")
     assert "one.json" in done.err
     assert "three" not in done.err
-    assert_refused(roundround("check", "suite=c", "answers="), "answers= is not a folder")
+    assert_refused(roundround("check", "suite=c", "answers="), "answers is empty")
 
 
 def test_damaged_cases_are_named(roundround: Callable[..., Done], case: Case, here: Path) -> None:

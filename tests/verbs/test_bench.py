@@ -406,7 +406,7 @@ def test_a_set_may_prefer_a_higher_number(
 
 @pytest.mark.parametrize(("text", "words"), [
     ("variant,loss\n", ["pe=nape"]), ('{"set": "v2"}\n', ["pe=nape"]), (None, []), (None, ["pe=rope"]),
-    (None, ["pe=nape", "size=small"]), (None, ["pe=nape", "history=."]), (None, ["pe=nape", "history="]),
+    (None, ["pe=nape", "size=small"]), (None, ["pe=nape", "history=."]),
     (None, ["pe=nape", "history=nowhere/tries.jsonl"]), (None, ["pe=nape", "history=s3://bucket/tries"]),
 ])  # fmt: skip
 def test_a_history_that_cannot_be_kept_is_refused_before_anything_is_trained(
@@ -442,6 +442,7 @@ def test_one_document_is_not_for_a_sweep(roundround: Callable[..., Done]) -> Non
     (["tune=null"], ["tune has no value; give tune=..."]),
     (["set=v1", "tune=true"], ["tune=true needs a second learning rate, and set=v1 has none"]),
     (["pe=nape", "tune=true", "history=tries.jsonl"], ["give history= or tune=true"]),
+    (["pe=nape", "history="], ["history is empty; give a file or folder of this machine"]),
 ])  # fmt: skip
 def test_wrong_words_get_one_line(roundround: Callable[..., Done], words: Sequence[str], parts: Sequence[str]) -> None:
     assert_refused(roundround("bench", *words), *parts)

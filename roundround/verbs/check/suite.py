@@ -61,7 +61,7 @@ def judge_all(cfg: DictConfig, config: CheckConfig, invocation: Invocation) -> N
     cases = read_suite(home_expanded(config.suite[0], "suite"))
     if config.engine is None:
         folder = home_expanded(config.answers or "", "answers")
-        if not config.answers or not folder.is_dir():
+        if not folder.is_dir():
             raise UserError(f"answers={config.answers} is not a folder; it must hold a file CASE.json for each case")
         given = read_each(partial(read_answers, folder), cases)
         if others := sorted({path.name for path in folder.iterdir()} - {f"{case.folder.name}.json" for case in cases}):
