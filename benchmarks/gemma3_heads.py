@@ -3,8 +3,9 @@
 Writes FOLDER/heads.txt, to read, and FOLDER/heads.csv: its numbers in their order, each with the value of every text.
 
 First the heads that look for an earlier copy of the token and rest on what came after it, then the head that looks for
-an apostrophe before the token: who they are, on which pairs they depend, and what else they answer to. It takes a few
-minutes on a CPU. A number is a mean over texts, and its brackets are Student's 95 % interval over them.
+an apostrophe before the token: who they are, on which pairs they depend, and what else they answer to. Last, how near
+positional heads come to the bound of Cauchy and Schwarz. It takes two minutes on a CPU. A number is a mean over texts,
+or over the tokens of one prompt where that is said, and its brackets are Student's 95 % interval over them.
 Shapes: N texts, L layers, H heads, B rows of text, T tokens, R rows of attention, C head channels, P pairs.
 """
 
@@ -24,11 +25,14 @@ from transformers.utils.logging import disable_progress_bar
 from roundround.hf.load import ProbedHuggingFaceModel
 from roundround.hf.patching.attention import attention_layers, installed
 from roundround.papers.constructions import Call, calls
+from roundround.probing.probe import observe
+from roundround.probing.texts import APOSTROPHE as PROMPT
 
 COPIED, SEQUENCES = 64, 8  # random tokens that come twice, and how many such texts
 IDS = (1000, 50_000)  # from which they are drawn: words and parts of words
 LENGTHS = (16, 64, 256, 1024)
 SILENCED = ([(2, 3)], [(4, 1)], [(10, 1)], [(2, 1)], [(4, 0)])  # previous-token heads, and two others
+POSITIONAL = ((8, 0), (17, 1), (2, 3), (4, 1), (10, 1))  # two diagonal heads, three for the token before
 BANDS = {"no pair": (0, 0), "fastest": (0, 1), "fast": (1, 2), "slow": (2, 3), "slowest": (3, 4)}  # quarters
 
 COPY = "weight after the first copy, on the first token"
@@ -112,11 +116,12 @@ def all_told(values_NK: Tensor) -> str:
 def parts(added_NRP: Sequence[Tensor]) -> str:
     """Means over the rows of each text [R, P]: the sum, each quarter of the pairs, and the strongest pairs."""
     added_NP = torch.stack([added_RP.mean(0) for added_RP in added_NRP])
+    whole = told(added_NP.sum(-1), 1)
     quarters = ", ".join(told(part.sum(-1), 1) for part in added_NP.chunk(4, -1))
     strongest = ", ".join(
         f"{pair}: {told(added_NP[:, pair], 1)}" for pair in added_NP.mean(0).abs().argsort(descending=True)[:4].tolist()
     )
-    return f"{told(added_NP.sum(-1), 1)} = {quarters}; strongest pairs {strongest}"
+    return f"{whole} = {quarters}; strongest pairs {strongest}"
 
 
 @contextmanager
@@ -264,6 +269,24 @@ def show_marks(probed: ProbedHuggingFaceModel, layer: int, head: int) -> None:
         print(f"  {APOSTROPHE!r} {distance} tokens before: endings {weight(APOSTROPHE, ENDINGS, distance)}")
 
 
+# -- alignment
+
+
+def show_alignment(probed: ProbedHuggingFaceModel) -> None:
+    """Tables 3 to 5 of arXiv:2410.06205, for Gemma 3 270M's own positional heads."""
+    prompt = probed.tokens(PROMPT)
+    seen = observe(probed, [prompt], rows=False, entropy=False, prompt=prompt).prompt
+    assert seen is not None
+    print(f"\n{len(prompt)} tokens of one prompt without the first: logit over bound, on itself, on the token before")
+    for layer, head in POSITIONAL:
+        of_head = seen.alignment(layer, head)
+        found = [
+            [logit / bound for logit, bound in list(zip(of_head[own], of_head[limit], strict=True))[skipped:]]
+            for own, limit, skipped in (("diagonal", "bound", 1), ("previous", "bound_previous", 2))
+        ]
+        print(f"  {layer}.{head}  {'  '.join(told(torch.tensor(ratios)) for ratios in found)}")
+
+
 def main(path: str, folder: str) -> None:
     disable_progress_bar()
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval().requires_grad_(False)
@@ -271,6 +294,7 @@ def main(path: str, folder: str) -> None:
         probed = ProbedHuggingFaceModel(Path(path).name, model, AutoTokenizer.from_pretrained(path))
         show_copies(probed)
         show_apostrophes(probed)
+        show_alignment(probed)
     write(Path(folder) / "heads.csv", TOLD)
 
 

@@ -12,7 +12,8 @@ writes FOLDER/PART.csv:
 Texts are the units. Each is read by itself; the mean over texts has Student's interval, and a number that is computed
 of all texts together has the jackknife's (each text left out in turn, n - 1 degrees of freedom). Counts of heads have
 none: `low` and `high` are then the least and the most that come of leaving out a text, and `interval` says so. The
-column `texts` has what an interval is computed from: the value of each text, or the number without each text.
+column `texts` has what an interval is computed from: the value of each text, for the jackknife the pseudo-value
+(n times the number less n - 1 times the number without the text), for counts the number without the text.
 Shapes: N texts, L layers, H heads, P pairs, T tokens, Q queries, K keys.
 """
 
@@ -92,10 +93,15 @@ def jackknifed(whole: float, without_each_N: Sequence[float], *, count: bool) ->
     """A number of all texts together, by what it is without each of them."""
     others, n = np.asarray(without_each_N, dtype=float), len(without_each_N)
     if count:
-        return dict(zip(ENDS, (whole, float(others.min()), float(others.max()), "one text less", n, without_each_N), strict=True))
+        return dict(
+            zip(
+                ENDS, (whole, float(others.min()), float(others.max()), "one text less", n, without_each_N), strict=True
+            )
+        )
     error = math.sqrt((n - 1) / n * float(((others - others.mean()) ** 2).sum()))
     half = student(n) * error
-    return dict(zip(ENDS, (whole, whole - half, whole + half, "jackknife", n, without_each_N), strict=True))
+    pseudo_N = (n * whole - (n - 1) * others).tolist()
+    return dict(zip(ENDS, (whole, whole - half, whole + half, "jackknife", n, pseudo_N), strict=True))
 
 
 # -- where norms are and where weight goes

@@ -1,5 +1,7 @@
 """The intervals of docs/results/gemma3.md are those of the values stored beside them: row, column and sign.
 
+And every stored interval is computed again from the values of its texts, which stand in its row.
+
 gemma3_intervals.csv names the stored number behind every interval of the pages. `place` is where the interval stands:
 the page, the heading, the row and the column of a table, or the first words of a paragraph or bullet and the number of
 the interval in it. `sign` is -1 where the page says that a head loses 0.6 and a change of -0.6 is stored.
@@ -13,12 +15,18 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+import pytest
+import torch
 from helpers_stored import DOCS
+from scipy import stats
+
+from roundround.model.scoring import AnswerScores
+from roundround.report.evaluation import token_interval
 
 PAGES = ("gemma3",)
 NUMBER = r"[-+]?\d[\d,]*(?:\.\d+)?"
 INTERVAL = re.compile(rf"(?<![\d.])({NUMBER}) \(({NUMBER}) to ({NUMBER})\)")
-OF_A_PROMPT = "Alignment"  # its intervals are over the tokens of one prompt: from alignment.json of a run
 Three = tuple[float, float, float]
 
 
@@ -29,8 +37,6 @@ def intervals_of(page: str, text: str) -> Iterator[tuple[str, tuple[str, ...]]]:
         lines = block.strip().splitlines()
         if block.lstrip().startswith("#"):
             heading = lines[0].lstrip("# ")
-        if heading == OF_A_PROMPT:
-            continue
         if lines and lines[0].startswith("|"):
             columns, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)
             for row in rows:
@@ -62,7 +68,7 @@ def stored() -> dict[str, Three]:
         with path.open() as file:
             for row in csv.DictReader(file):
                 ends = (float(row.pop("value")), float(row.pop("low") or 0), float(row.pop("high") or 0))
-                settings = [value for key, value in row.items() if key not in ("interval", "n", "label")]
+                settings = [value for key, value in row.items() if key not in ("interval", "n", "label", "texts")]
                 found[", ".join([path.name, *settings])] = ends
     return found
 
@@ -110,6 +116,49 @@ def test_a_wrong_row_and_a_wrong_sign_are_found() -> None:
     assert len(wrong({"gemma3": swapped})) == 6
     assert page.count(sign) == 1
     assert len(wrong({"gemma3": page.replace(sign, "+0.022 (+0.013 to +0.031)")})) == 1
+
+
+def again(row: dict[str, str]) -> Three:
+    """A row's number and its ends from the values of its texts."""
+    of_texts, value = np.array(row["texts"].split(), dtype=float), float(row["value"])
+    if row["interval"] == "one text less":  # a count: what it is without each text
+        return value, of_texts.min(), of_texts.max()
+    if row["interval"] == "Wilson":  # shares of an answer's seven tokens
+        scores, hits = AnswerScores(), torch.tensor(of_texts * 7).round()
+        ones = torch.ones(len(hits))
+        scores.add(ones, exact=ones, output=ones, with_output=ones, hits=hits, targets=7 * ones, nats=ones)
+        return scores.values()["token_accuracy"], *token_interval(scores)
+    half = stats.t.ppf(0.975, len(of_texts) - 1) * stats.sem(of_texts)
+    middle = value if row["interval"] == "jackknife" else of_texts.mean()
+    return middle, middle - half, middle + half
+
+
+@pytest.mark.parametrize("file", ["heads.csv", "lists.csv", "needles.csv"])
+def test_every_stored_interval_follows_from_the_values_of_its_texts(file: str) -> None:
+    with (DOCS / "gemma3" / file).open() as stored_rows:
+        rows = [row for row in csv.DictReader(stored_rows) if row["low"]]
+    for row in rows:
+        n, largest = int(row["n"]), max(abs(float(x)) for x in row["texts"].split())
+        assert len(row["texts"].split()) == n
+        printed = tuple(float(row[name]) for name in ("value", "low", "high"))
+        assert again(row) == pytest.approx(printed, abs=4 * 5e-5 * largest, rel=0), row  # five digits are stored
+    assert len(rows) >= 4
+
+
+def test_the_text_of_the_heads_has_the_numbers_of_their_values() -> None:
+    with (DOCS / "gemma3" / "heads.csv").open() as file:
+        rows = [tuple(float(row[name]) for name in ("value", "low", "high")) for row in csv.DictReader(file)]
+    text = (DOCS / "gemma3" / "heads.txt").read_text()
+    for row, like in zip(rows, INTERVAL.findall(text), strict=True):
+        assert [float(x) for x in like] == pytest.approx(row, abs=0.501 * 10.0 ** -len(like[0].partition(".")[2]))
+
+
+@pytest.mark.parametrize(("page", "n"), [("results.md", 3), ("results/questions.md", 11)])
+def test_the_lists_of_findings_and_questions_repeat_its_intervals(page: str, n: int) -> None:
+    blocks = re.split(r"\n(?=\d+\. |\|)|\n\n", (DOCS.parent / page).read_text())
+    said = [found for block in blocks if "gemma3.md" in block for found in INTERVAL.findall(block)]
+    assert len(said) == n
+    assert set(said) <= set(INTERVAL.findall(texts()["gemma3"]))
 
 
 def test_the_verdicts_of_the_claims_are_counted() -> None:
