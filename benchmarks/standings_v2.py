@@ -3,7 +3,7 @@
     python benchmarks/standings_v2.py measure FOLDER    # hours; seeds that stored variants lack; resumable
     python benchmarks/standings_v2.py tuned FOLDER      # hours; ten variants at the second learning rate
     python benchmarks/standings_v2.py merge FOLDER      # seconds; adds both to roundround/standings/v2
-    python benchmarks/standings_v2.py larger FOLDER     # half an hour each; docs/results/larger_size.md
+    python benchmarks/standings_v2.py larger FOLDER     # 12 hours; what docs/results/larger_size/small.csv lacks
 
 Several processes can measure with one FOLDER, which keeps the runs. Costs are not among what is measured: they need a
 quiet machine. Values with a commit older than version 2 were carried over from version 1, which has the same parts but
@@ -12,6 +12,7 @@ quiet machine. Values with a commit older than version 2 were carried over from 
 
 from __future__ import annotations
 
+import csv
 import fcntl
 import hashlib
 import json
@@ -39,10 +40,13 @@ AT_BOTH_RATES = [
     "pe=rope", "pe=nope", "pe=alibi", "pe=p_rope", "pe=rope_500k", "pe=partial_rope_25", "pe=t5_bias", "pe=fox",
     "softmax=sink", "softmax=ssmax",
 ]  # fmt: skip
-LARGER = [
-    "pe=rope", "pe=alibi", "pe=nope", "pe=p_rope", "softmax=ssmax", "pe=fox", "pe=nape", "pe=p_rope_25",
-    "pe=sinusoidal",
-]  # fmt: skip
+IN_ALL_PARTS = ("rope", "nope", "alibi", "p_rope", "rope + ssmax", "fox")  # at `size=small`
+LARGER = {
+    "language": (*IN_ALL_PARTS, "nape", "p_rope_25", "sinusoidal"),
+    "needle": IN_ALL_PARTS,
+    "copying": IN_ALL_PARTS,
+}
+LARGER_VALUES = Path(__file__).parents[1] / "docs" / "results" / "larger_size" / "small.csv"
 
 
 def run_parts(parts: list[str], folder: Path, *words: str) -> None:
@@ -87,8 +91,23 @@ def tuned(folder: Path) -> None:
 
 
 def larger(folder: Path) -> None:
-    for variant in LARGER:
-        run_parts(["language"], folder, variant, "size=small", "seeds=1", f"baseline={variant}")
+    """Measures seed 1 of all and seed 2 of those that are in every part; then adds what FOLDER has to the values."""
+    with LARGER_VALUES.open() as file:
+        values = {(row["column"], row["variant"], row["seed"]): row["value"] for row in csv.DictReader(file)}
+    columns = [column for column in read_set(SET, SIZE, None).columns if column.part in LARGER and column.margin]
+    wanted = [(part, name, seed) for seed in (1, 2) for part, names in LARGER.items() for name in names]
+    for part, name, seed in wanted:
+        done = all((column.name, name, str(seed)) in values for column in columns if column.part == part)
+        if not done and (seed == 1 or name in IN_ALL_PARTS):
+            (one,) = [one for one in stored(SET, SIZE) if one.name == name]
+            words = [f"{key}={value}" for key, value in one.variant.items()]
+            own = (f"seed={seed}", "seeds=1", f"baseline={','.join(words)}", "size=small", "device=cpu")
+            run_parts([part], folder, *words, *own)
+    for one in [read_standing(path) for path in sorted(folder.rglob("values/*.json"))]:
+        for column in columns if one.size == "small" else ():
+            values |= {(column.name, one.name, str(seed)): repr(value) for seed, value in one.values(column).items()}
+    lines = [",".join((*place, value)) for place, value in sorted(values.items())]
+    write_atomically(LARGER_VALUES, "\n".join(["column,variant,seed,value", *lines, ""]))
 
 
 def merge(folder: Path) -> None:
