@@ -15,7 +15,7 @@ from results.max_retrieval import (
     gains,
     heads,
     p_of_fits,
-    rescued,
+    per_cent_right,
     slope,
     welch_of,
     welch_of_table,
@@ -89,7 +89,7 @@ def test_the_gains_that_are_apart() -> None:
 
 
 def test_hard_attention_is_the_limit_of_every_normaliser() -> None:
-    means = {name: rescued(name).mean(1) for name in NAMES}
+    means = {name: per_cent_right(name).mean(1) for name in NAMES}
     assert all((mean <= means["hard"]).all() for mean in means.values())
     assert all((NORMALISERS["log_n", *place] == NORMALISERS["ssmax", *place]).all() for _, *place in NORMALISERS)
     assert {len(values) for values in NORMALISERS.values()} == {10}

@@ -108,14 +108,14 @@ def row_of_fits(name: str) -> str:
     return f"| {name} | {fits(name).mean():.1f} | {difference(fits('fitted'), fits(name), 1, np.inf)} |"
 
 
-def rescued(name: str) -> Array:
-    """Per cent right of ten models with this normaliser, [sizes, S]."""
+def per_cent_right(name: str) -> Array:
+    """Ten models with this normaliser: [sizes, S]."""
     return 100 * np.array([NORMALISERS[name, "accuracy", n] for n in (256, 1024, 4096, 16384)])
 
 
 def row_of_normalisers(name: str) -> str:
     shown = "log_n = ssmax" if name == "log_n" else name
-    return f"| {shown} | {' | '.join(f'{mean:.1f}' for mean in rescued(name).mean(1))} |"
+    return f"| {shown} | {' | '.join(f'{mean:.1f}' for mean in per_cent_right(name).mean(1))} |"
 
 
 def slope(setting: str) -> Array:
