@@ -6,6 +6,7 @@ import csv
 import math
 import re
 from collections import defaultdict
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -191,29 +192,56 @@ def test_seeds_are_high_and_low_in_two_variants_alike() -> None:
 
 def ranks(small: list[float], large: list[float]) -> str:
     """Spearman's rank correlation with its 95 % interval by Fisher's z, and what the page's rule says of it."""
-    rank = float(stats.spearmanr(small, large).statistic)
-    half = 1.96 * math.sqrt((1 + rank**2 / 2) / (len(small) - 3))
+    rank, n = float(stats.spearmanr(small, large).statistic), len(small)
+    if abs(rank) > 1 - 1e-9:  # z is infinite: the next smaller correlation
+        rank = math.copysign(1 - 12 / (n**3 - n), rank)
+    half = 1.96 * math.sqrt((1 + rank**2 / 2) / (n - 3))
     low, high = np.tanh([np.arctanh(rank) - half, np.arctanh(rank) + half])
     verdict = "holds" if low > 0.5 else "does not hold" if high < 0.5 else "is not clear"
     return f"{verdict} ({rank:.2f}, {low:.2f} to {high:.2f})"
 
 
+LARGER: dict[str, dict[str, float]] = defaultdict(dict)  # {column: {variant: value}} at 5 million parameters, one seed
+for own in csv.DictReader((ROOT / "docs" / "results" / "larger_size" / "small.csv").read_text().splitlines()):
+    LARGER[own["column"]][own["variant"]] = float(own["value"])
+
+
+def at_both_sizes(column: str, names: Sequence[str]) -> tuple[list[float], list[float]]:
+    means = [float(np.mean([STORED[name].values(COLUMNS[column])[seed] for seed in (1, 2, 3)])) for name in names]
+    return means, [LARGER[column][name] for name in names]
+
+
+def test_copying_at_a_larger_size() -> None:
+    page = " ".join((ROOT / "docs" / "results" / "larger_size.md").read_text().split())
+    names = ["rope", "p_rope", "rope + ssmax", "alibi", "nope", "fox"]
+    assert f"| | {' | '.join(f'`{name}`' for name in names)} |" in page
+    for column in ("copying", "copying 1.5x"):
+        for size, values in zip(("0.2 million", "5 million"), at_both_sizes(column, names), strict=True):
+            assert f"| {column}, {size} | {' | '.join(f'{value:.3f}' for value in values)} |" in page
+    within = at_both_sizes("copying", names)
+    assert f"so no order is left there (by the rule it {ranks(*within)})" in page
+    margin = COLUMNS["copying"].margin
+    assert margin is not None
+    assert max(within[1]) - min(within[1]) < margin
+    kept = [name for k, name in enumerate(names) if all(own[k] >= own[0] - margin for own in within)]
+    assert kept == names[:4]
+    assert f"The order of the four others {ranks(*at_both_sizes('copying 1.5x', kept))}" in page
+    assert sorted(names, key=LARGER["copying 1.5x"].__getitem__)[-2:] == ["nope", "fox"]
+
+
 def test_the_order_at_a_larger_size() -> None:
     folder = ROOT / "docs" / "results"
     page, questions = (" ".join((folder / f"{name}.md").read_text().split()) for name in ("larger_size", "questions"))
-    larger: dict[str, dict[str, float]] = defaultdict(dict)  # {column: {variant: value}}, one seed
-    for row in csv.DictReader((folder / "larger_size" / "small.csv").read_text().splitlines()):
-        larger[row["column"]][row["variant"]] = float(row["value"])
-    loss, rise = larger["loss"], larger["rise 8x"]
+    loss, rise = LARGER["loss"], LARGER["rise 8x"]
 
     def small(name: str, metric: str) -> float:
-        return float(np.mean([STORED[name].values(COLUMNS[metric])[seed] for seed in (1, 2, 3)]))
+        return at_both_sizes(metric, [name])[0][0]
 
     order = sorted(loss, key=lambda name: small(name, "loss"))
     assert len(order) == 9
     assert f"| | {' | '.join(f'`{name}`' for name in order)} |" in page
     for metric in ("loss", "rise 8x"):
-        both = [small(name, metric) for name in order], [larger[metric][name] for name in order]
+        both = at_both_sizes(metric, order)
         for size, values in zip(("0.2 million", "5 million"), both, strict=True):
             assert f"| {metric}, {size} | {' | '.join(f'{value:.3f}' for value in values)} |" in page
         said = f"of the {metric.split()[0]} {ranks(*both)}"
