@@ -68,7 +68,6 @@ DISTANCES = {64: 8, 256: 8, 1024: 8, 4096: 8, 8192: 6, 16384: 4, 32768: 4, 49152
 AT_REST = ("lowest:0.25", "lowest:0.375", "lowest:0.5")
 SINGLE = {"previous": ((2, 3), (4, 1), (8, 2), (10, 1)), "diagonal": ((8, 0), (17, 1)), "sink": ((5, 1),)}
 KINDS_OF_LAYERS = {"full": "global", "sliding": "local"}
-ENDS = ("value", "low", "high", "interval", "n", "texts")
 
 Record = dict[str, Any]
 Opened = Callable[..., AbstractContextManager[ProbedHuggingFaceModel]]  # with a normaliser in place of its own
@@ -77,31 +76,31 @@ Opened = Callable[..., AbstractContextManager[ProbedHuggingFaceModel]]  # with a
 # -- intervals
 
 
-def mean_with_ends(values_N: Sequence[float]) -> Record:
+def mean_with_ends(values_N: list[float]) -> Record:
     """The mean over texts with Student's 95 % interval."""
     found = np.asarray(values_N, dtype=float)
     half = student(len(found)) * float(found.std(ddof=1)) / math.sqrt(len(found))
     mean = float(found.mean())
-    return dict(zip(ENDS, (mean, mean - half, mean + half, "t", len(found), values_N), strict=True))
+    return with_ends(mean, mean - half, mean + half, "t", values_N)
 
 
 def student(n: int) -> float:
     return float(stats.t.ppf(0.975, n - 1))
 
 
-def jackknifed(whole: float, without_each_N: Sequence[float], *, count: bool) -> Record:
+def with_ends(value: float, low: float, high: float, interval: str, texts: list[float]) -> Record:
+    return {"value": value, "low": low, "high": high, "interval": interval, "n": len(texts), "texts": texts}
+
+
+def jackknifed(whole: float, without_each_N: list[float], *, count: bool) -> Record:
     """A number of all texts together, by what it is without each of them."""
-    others, n = np.asarray(without_each_N, dtype=float), len(without_each_N)
     if count:
-        return dict(
-            zip(
-                ENDS, (whole, float(others.min()), float(others.max()), "one text less", n, without_each_N), strict=True
-            )
-        )
+        return with_ends(whole, min(without_each_N), max(without_each_N), "one text less", without_each_N)
+    others, n = np.asarray(without_each_N, dtype=float), len(without_each_N)
     error = math.sqrt((n - 1) / n * float(((others - others.mean()) ** 2).sum()))
     half = student(n) * error
     pseudo_N = (n * whole - (n - 1) * others).tolist()
-    return dict(zip(ENDS, (whole, whole - half, whole + half, "jackknife", n, pseudo_N), strict=True))
+    return with_ends(whole, whole - half, whole + half, "jackknife", pseudo_N)
 
 
 # -- where norms are and where weight goes
