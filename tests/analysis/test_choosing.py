@@ -58,7 +58,7 @@ def test_a_run_meant_twice_is_there_once(outputs: Path) -> None:
     ("word", "message"),
     [
         ("nowhere", "there is no 'nowhere', or it holds no run"),
-        ("", "there is no ''"),
+        ("", "the run is empty"),
         ("*.txt", "holds no run"),
         ("last~4", "last~4: there are 4 runs under"),
         ("last~999999999", "last~999999999: there are 4 runs"),
