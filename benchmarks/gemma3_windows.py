@@ -78,14 +78,13 @@ Opened = Callable[..., AbstractContextManager[ProbedHuggingFaceModel]]  # with a
 
 def mean_with_ends(values_N: list[float]) -> Record:
     """The mean over texts with Student's 95 % interval."""
-    found = np.asarray(values_N, dtype=float)
-    half = student(len(found)) * float(found.std(ddof=1)) / math.sqrt(len(found))
-    mean = float(found.mean())
+    mean, half = float(np.mean(values_N)), half_width(values_N)
     return with_ends(mean, mean - half, mean + half, "t", values_N)
 
 
-def student(n: int) -> float:
-    return float(stats.t.ppf(0.975, n - 1))
+def half_width(values_N: list[float]) -> float:
+    """Of Student's 95 % interval of the mean."""
+    return float(stats.t.ppf(0.975, len(values_N) - 1) * stats.sem(values_N))
 
 
 def with_ends(value: float, low: float, high: float, interval: str, texts: list[float]) -> Record:
@@ -96,10 +95,9 @@ def jackknifed(whole: float, without_each_N: list[float], *, count: bool) -> Rec
     """A number of all texts together, by what it is without each of them."""
     if count:
         return with_ends(whole, min(without_each_N), max(without_each_N), "one text less", without_each_N)
-    others, n = np.asarray(without_each_N, dtype=float), len(without_each_N)
-    error = math.sqrt((n - 1) / n * float(((others - others.mean()) ** 2).sum()))
-    half = student(n) * error
-    pseudo_N = (n * whole - (n - 1) * others).tolist()
+    n = len(without_each_N)
+    pseudo_N = [n * whole - (n - 1) * other for other in without_each_N]
+    half = half_width(pseudo_N)
     return with_ends(whole, whole - half, whole + half, "jackknife", pseudo_N)
 
 

@@ -3,7 +3,7 @@
     python benchmarks/standings_v2.py measure FOLDER    # hours; seeds that stored variants lack; resumable
     python benchmarks/standings_v2.py tuned FOLDER      # hours; ten variants at the second learning rate
     python benchmarks/standings_v2.py merge FOLDER      # seconds; adds both to roundround/standings/v2
-    python benchmarks/standings_v2.py larger FOLDER     # 12 hours; what docs/results/larger_size/small.csv lacks
+    python benchmarks/standings_v2.py larger FOLDER     # hours; what docs/results/larger_size/small.csv lacks
 
 Several processes can measure with one FOLDER, which keeps the runs. Costs are not among what is measured: they need a
 quiet machine. Values with a commit older than version 2 were carried over from version 1, which has the same parts but
@@ -40,8 +40,8 @@ AT_BOTH_RATES = [
     "pe=rope", "pe=nope", "pe=alibi", "pe=p_rope", "pe=rope_500k", "pe=partial_rope_25", "pe=t5_bias", "pe=fox",
     "softmax=sink", "softmax=ssmax",
 ]  # fmt: skip
-IN_ALL_PARTS = ("rope", "nope", "alibi", "p_rope", "rope + ssmax", "fox")  # at `size=small`
-LARGER = {
+IN_ALL_PARTS = ("rope", "nope", "alibi", "p_rope", "rope + ssmax", "fox")
+LARGER = {  # what is measured at `size=small`
     "language": (*IN_ALL_PARTS, "nape", "p_rope_25", "sinusoidal"),
     "needle": IN_ALL_PARTS,
     "copying": IN_ALL_PARTS,

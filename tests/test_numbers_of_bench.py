@@ -229,7 +229,7 @@ def test_copying_at_a_larger_size() -> None:
     kept = [name for k, name in enumerate(names) if all(own[k] >= own[0] - margin for own in within)]
     assert kept == names[:4]
     assert np.array_equal(*map(np.argsort, at_both_sizes("copying 1.5x", kept)))
-    assert "The others keep their order; four variants cannot confirm it." in page
+    assert "The four others keep their order, which four variants cannot confirm." in page
     assert sorted(names, key=LARGER["copying 1.5x"].__getitem__)[-2:] == ["nope", "fox"]
 
 

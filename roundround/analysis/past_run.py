@@ -235,7 +235,7 @@ def directories_of(word: str, outputs: str, *verbs: str | None, levels: float = 
     path = home_expanded(word, "the run")
     matches = [str(path)] if os.path.exists(path) else sorted(glob.glob(str(path), recursive=True))
     found = dict.fromkeys(run for match in matches for run in runs_below(Path(match).absolute(), levels))
-    if not (word and found):
+    if not found:
         raise UserError(
             f"there is no '{word}', or it holds no run (a folder with a {MANIFEST}); give a run directory, a sweep, "
             "a pattern in quotes, last or last~3"
