@@ -214,14 +214,19 @@ def at_both_sizes(column: str, names: Sequence[str]) -> tuple[list[float], list[
     return means, [LARGER[column][name] for name in names]
 
 
+def rows_of(page: str, column: str, names: Sequence[str]) -> tuple[list[float], list[float]]:
+    """`at_both_sizes`, which the page's table has."""
+    both = at_both_sizes(column, names)
+    assert f"| | {' | '.join(f'`{name}`' for name in names)} |" in page
+    for size, values in zip(("0.2 million", "5 million"), both, strict=True):
+        assert f"| {column}, {size} | {' | '.join(f'{value:.3f}' for value in values)} |" in page
+    return both
+
+
 def test_copying_at_a_larger_size() -> None:
     page = " ".join((ROOT / "docs" / "results" / "larger_size.md").read_text().split())
     names = ["rope", "p_rope", "rope + ssmax", "alibi", "nope", "fox"]
-    assert f"| | {' | '.join(f'`{name}`' for name in names)} |" in page
-    for column in ("copying", "copying 1.5x"):
-        for size, values in zip(("0.2 million", "5 million"), at_both_sizes(column, names), strict=True):
-            assert f"| {column}, {size} | {' | '.join(f'{value:.3f}' for value in values)} |" in page
-    within = at_both_sizes("copying", names)
+    within, _ = rows_of(page, "copying", names), rows_of(page, "copying 1.5x", names)
     assert f"so no order is left there (by the rule it {ranks(*within)})" in page
     margin = COLUMNS["copying"].margin
     assert margin is not None
@@ -243,12 +248,8 @@ def test_the_order_at_a_larger_size() -> None:
 
     order = sorted(loss, key=lambda name: small(name, "loss"))
     assert len(order) == 9
-    assert f"| | {' | '.join(f'`{name}`' for name in order)} |" in page
     for metric in ("loss", "rise 8x"):
-        both = at_both_sizes(metric, order)
-        for size, values in zip(("0.2 million", "5 million"), both, strict=True):
-            assert f"| {metric}, {size} | {' | '.join(f'{value:.3f}' for value in values)} |" in page
-        said = f"of the {metric.split()[0]} {ranks(*both)}"
+        said = f"of the {metric.split()[0]} {ranks(*rows_of(page, metric, order))}"
         assert said in page
         assert said in questions
     others = [name for name in order if name != "nope"]
