@@ -29,7 +29,6 @@ from roundround.analysis.standings import (
     left_over,
     read_set,
     usual_variance,
-    without_rate,
 )
 
 SET, SEEDS, BOARDS, VARIANTS, FEW = "v2", 3, 300, 50, 5
@@ -43,7 +42,7 @@ def pool_of(column: Column, like: Sequence[Standing]) -> Array:
     """RoPE's mean plus what is left of the stored runs, scaled to half the usual variance of a difference."""
     left, _ = left_over(column, like)
     variance, _ = usual_variance(column, like)
-    rope = next(one for one in like if without_rate(one.variant) == "rope")
+    rope = next(one for one in like if (one.variant["pe"], one.variant["softmax"]) == ("rope", "softmax"))
     return (rope.mean(column) or 0.0) + left * np.sqrt(variance / 2 / max(float(np.square(left).mean()), 1e-12))
 
 

@@ -85,18 +85,20 @@ def paired_p(values: Array, baseline: Array) -> tuple[Array, NDArray[np.bool_]]:
     return p, is_bound
 
 
-def holm(p: Sequence[float]) -> list[float]:
+def holm(p: Sequence[float], weights: Sequence[float] = ()) -> list[float]:
     """Holm's correction of a family of p-values, in the order given. NaN marks an impossible test and stays NaN.
 
-    The k-th smallest of the m p-values is multiplied by m - k + 1 and limited to 1. The running maximum, from the
-    smallest p-value up, is the corrected value. m counts NaN too: it is the number of planned comparisons. Holm 1979,
-    Scandinavian Journal of Statistics 6:65.
+    weights: positive; a test gets its share of the level by its weight. None for equal weights. The ratios of p-value
+    to weight are taken from the smallest up. Each is multiplied by the sum of the weights from its own on, and limited
+    to 1; the running maximum is the corrected value. With equal weights this multiplies the k-th smallest of m p-values
+    by m - k + 1. NaN counts too: the family is that of the planned comparisons. Holm 1979, Scandinavian Journal of
+    Statistics 6:65.
     """
-    values = np.asarray(p, dtype=np.float64)
-    order = np.argsort(values, kind="stable")  # NaN is last
-    corrected = np.empty_like(values)
-    corrected[order] = np.maximum.accumulate(np.minimum(1.0, np.arange(len(values), 0, -1) * values[order]))
-    return [float(value) for value in corrected]
+    shares = np.asarray(weights or [1.0] * len(p))
+    ratios = np.asarray(p, dtype=np.float64) / shares
+    order = np.argsort(ratios, kind="stable")  # NaN is last
+    ratios[order] = np.maximum.accumulate(np.minimum(1.0, shares[order][::-1].cumsum()[::-1] * ratios[order]))
+    return [float(corrected) for corrected in ratios]
 
 
 def wilson(n_hits: float, n: float) -> tuple[float, float]:

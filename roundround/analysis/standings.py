@@ -76,7 +76,7 @@ class Column:
     number: the metric and the length, such as exact_match@20, or a difference of two, such as loss@1024 - loss@128.
     better: the better direction, `higher` or `lower`; `none` if differences get no verdict. margin: the largest
     difference that does not matter; None for no margin. gate: the column of the same task within its trained lengths;
-    if a variant is worse there, this column is not tested.
+    if a variant is worse there, this column is not tested. weight: in Holm's correction.
     """
 
     name: str
@@ -86,6 +86,7 @@ class Column:
     better: str
     margin: float | None = None
     gate: str | None = None
+    weight: float = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,7 +210,8 @@ def set_of(name: str, size: str, whole: Mapping[str, Any], found: Mapping[str, P
     tuned = None if whole.get("tuned_rate") is None else float(whole["tuned_rate"])
     assert tuned is None or (tuned != whole["rate"] and 0 < tuned < math.inf), f"tuned_rate: {tuned}"
     search = whole.get("decides") if size == SIZE else None  # at other sizes differences vary otherwise
-    like = [one for one in [*known_values, *stored(name, TUNED)] if without_rate(one.variant) in alike and size == SIZE]
+    at_rates = [*known_values, *stored(name, TUNED)] if size == SIZE else []
+    like = [one for one in at_rates if format_variant({k: v for k, v in one.variant.items() if k != RATE}) in alike]
     return StandardSet(
         name=name,
         size=size,
@@ -244,12 +246,12 @@ def part_of(name: str, node: Mapping[str, Any]) -> Part:
     for column in columns:
         assert column.better in ("higher", "lower", "none"), f"better: {column.better} of {column.name}"
         assert column.margin is None or (is_number(column.margin) and column.margin >= 0), f"margin of {column.name}"
+        assert (is_number(column.weight) and column.weight) > 0, f"weight of {column.name}"
         named = re.fullmatch(r"([^@:\s]+)(@\d+)?( - ([^@:\s]+)(@\d+)?)?", str(column.number))
         known = named and ("measures" in node or {named[1], named[4]} - {None} <= {*node.get("keeps", ())})
         assert known, f"number: {column.number} of {column.name} is not among what the part keeps"
-    own = {key: value for key, value in node.items() if key != "columns"}
-    own["train"], own["looks"] = tuple(node.get("train", ())), tuple(map(tuple, node.get("looks", ())))
-    return Part(name=name, columns=columns, **own)
+    own = {"train": tuple(node.get("train", ())), "looks": tuple(map(tuple, node.get("looks", ())))}
+    return Part(**{**node, "name": name, "columns": columns, **own})
 
 
 # -- variants
@@ -285,11 +287,6 @@ def format_variant(variant: Mapping[str, str]) -> str:
     """The variant as text, such as `p_rope` or `rope + ssmax`; the plain softmax is not named."""
     named = [variant["pe"]] + [variant["softmax"]] * (variant["softmax"] != USUAL["softmax"])
     return " + ".join([*named, *(f"{k}={v}" for k, v in variant.items() if k not in ("pe", "softmax"))])
-
-
-def without_rate(variant: Mapping[str, str]) -> str:
-    """The variant as text, without its learning rate."""
-    return format_variant({key: value for key, value in variant.items() if key != RATE})
 
 
 # -- the values of a variant
@@ -483,18 +480,19 @@ def add(found: dict[str, Standing], standing: Standing) -> None:
 def compared(own: Standing, baseline: Standing, the_set: StandardSet) -> list[dict[str, Any]]:
     """A record for each column: the variant's mean, its difference from the baseline, and the verdict.
 
-    p_holm is p after Holm's correction over the judged columns: those with a direction that are no gate. A column is
-    not tested if its gate is worse by more than the margin. The gate's own verdict is worse if its whole 95 % interval
-    is, and else empty. A number that does not exist is None; the verdict is no value if it lacks in a seed that the
-    baseline has. Where either has a part at the second learning rate, the usual variance is the
-    larger one of both rates: the loss varies more at the second.
+    p_holm is p after Holm's correction, by weight, over the judged columns: those with a direction that are no gate. A
+    column is not tested if its gate is worse by more than the margin. The gate's own verdict is worse if its whole 95 %
+    interval is, and else empty. A number that does not exist is None; the verdict is no value if it lacks in a seed
+    that the baseline has. Where either has a part at the second learning rate, the usual variance is the larger one of
+    both rates: the loss varies more at the second.
     """
     columns = the_set.columns
     of_gates = {column.gate for column in columns}
     tuned = {*own.tuned, *baseline.tuned}
     tests = {c.name: tested(own, baseline, c, the_set.usual[c.name, c.part in tuned]) for c in columns}
-    judged = [column.name for column in columns if column.better != "none" and column.name not in of_gates]
-    corrected = dict(zip(judged, holm([tests[name][-1] for name in judged]), strict=True))
+    judged = [column for column in columns if column.better != "none" and column.name not in of_gates]
+    p_values = holm([tests[column.name][-1] for column in judged], [column.weight for column in judged])
+    corrected = dict(zip([column.name for column in judged], p_values, strict=True))
     missed, clearly = set[str](), set[str]()
     for column in (column for column in columns if column.name in of_gates):
         difference, half, *_ = tests[column.name]

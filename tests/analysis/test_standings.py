@@ -152,6 +152,18 @@ def test_without_other_variants_it_is_students_paired_test() -> None:
     assert (found["p"], found["difference_low"], found["difference_high"]) == pytest.approx((theirs.pvalue, *interval))
 
 
+def test_a_number_has_its_weight_in_holms_correction() -> None:
+    columns = column(weight=3), column(name="further", number="token_accuracy@15")
+    own, base = (
+        standing(name, {"token_accuracy@10": values, "token_accuracy@15": [0.5, 0.4, 0.6]})
+        for name, values in (("own", [0.8, 0.7, 0.95]), ("rope", [0.5, 0.6, 0.55]))
+    )
+    found = compared(own, base, a_set(*columns))[0]
+    assert found["p_holm"] == pytest.approx(found["p"] * (3 + 1) / 3)
+    [loss] = [one for one in SETS["v2"].columns if one.weight != 1]
+    assert (loss.name, loss.weight) == ("loss", 3)
+
+
 def test_the_same_difference_in_every_seed_but_for_rounding_is_a_sign_test() -> None:
     own, base = (standing(name, {"token_accuracy@10": values}) for name, values in (
         ("own", [0.4, 0.6, 0.8]), ("rope", [0.3, 0.5, 0.7]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -75,6 +76,18 @@ def test_seeds_are_paired_and_not_taken_in_order() -> None:
 def test_holms_correction_of_a_published_example() -> None:
     """https://en.wikipedia.org/wiki/Holm-Bonferroni_method, "Example": the first and the fourth are rejected at 5 %."""
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+
+
+def test_holms_correction_with_weights_is_the_closed_test_of_weighted_bonferroni() -> None:
+    """p of a test is the largest over all sets with it of the smallest p_j W / w_j, W the weights' sum over the set."""
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        p, weights = rng.uniform(0, 0.3, 5), rng.uniform(0.5, 4, 5)
+        sets = [list(some) for n in range(1, 6) for some in combinations(range(5), n)]
+        of_sets = {tuple(some): min(1.0, (p[some] / weights[some]).min() * weights[some].sum()) for some in sets}
+        closed = [max(value for some, value in of_sets.items() if k in some) for k in range(5)]
+        assert holm([*p], [*weights]) == pytest.approx(closed)
+        assert holm([*p], [2.0] * 5) == pytest.approx(holm([*p]))
 
 
 def test_a_test_that_could_not_be_made_is_a_member_of_the_family() -> None:
