@@ -48,6 +48,9 @@ def test_the_rows_of_the_standard_set() -> None:
             (line,) = re.findall(rf"^\| standard set, {column.name}(?: \(.*\))? \|.*$", PAGE, re.M)
             name = line.split(" | ")[0].removeprefix("| ")
             assert line == row(name, math.sqrt(usual_variance(column, the_set.like)[0]))
+    table = (ROOT / "docs" / "howto" / "bench.md").read_text()
+    (found,) = re.findall(r"^\| loss \|.* -0.05: (\d+%) \|$", table, re.M)
+    assert f"finds 0.05 in loss with three seeds in {found}" in PAGE
 
 
 @pytest.mark.parametrize(("corpus", "name"), [("tinystories", "TinyStories"), ("wikitext2", "WikiText-2")])
