@@ -26,6 +26,7 @@ from roundround.analysis.standings import (
     format_variant,
     read_set,
     stored,
+    usual_variance,
 )
 from roundround.report.drawing.tables import fixed
 
@@ -55,7 +56,7 @@ def test_a_difference_is_found_as_often_as_the_page_says(name: str, effect: floa
 @pytest.mark.parametrize("tune", [False, True])
 def test_equal_variants_are_rarely_called_different(tune: bool) -> None:
     words = (
-        r"With `tune=true` in (\S+)% and (\S+)%" if tune else r"in (\S+)% of all cases, with a single seed in (\S+)%"
+        r"with `tune=true` in (\S+)% and (\S+)%" if tune else r"in (\S+)% of all cases, with a single seed in (\S+)%"
     )
     for stated, n_seeds in zip(map(float, re.findall(words, PAGE)[0]), (3, 1), strict=True):
         share, _ = standard_set.false_shares(SET, np.random.default_rng(1), n=N, n_seeds=n_seeds, tune=tune)
@@ -103,7 +104,8 @@ def test_what_a_page_says_of_a_variant(page: str, name: str) -> None:
     found = zip(verdicts_of(name), ("better", "worse"), strict=True)
     said = " and ".join(f"{word} in {numbers}" for numbers, word in found if numbers)
     short = name.rpartition("=")[2].rpartition(" ")[2]
-    after = rf"are {re.escape(said)}[.;]" if said else "have no clear difference"
+    listed = re.escape(said).replace(r",\ ", "(, | and )")
+    after = rf"are {listed}[.;]" if said else "have no clear difference"
     assert re.search(rf"`{short}`[^`;]* {after}", text)
 
 
@@ -153,7 +155,7 @@ def test_what_the_page_says_of_the_second_rate() -> None:
     assert f"no longer lower ({fox[0]}, then {fox[1]}), and five are no longer equivalent" in PAGE
 
 
-def test_the_first_seeds_suit_rope() -> None:
+def test_the_first_seeds_suit_rope_and_the_spread_of_the_next_is_on_the_page() -> None:
     means = [
         STORED["rope"].without(gone).mean(COLUMNS[name]) or 0.0
         for gone in (range(4, 13), range(1, 4))
@@ -161,6 +163,9 @@ def test_the_first_seeds_suit_rope() -> None:
     ]
     text = "largest {:.2f} and induction {:.2f}, over seeds 4 to 12 {:.2f} and {:.2f}."
     assert text.format(*means) in PAGE
+    later = [STORED[name].without(range(1, 4)) for name in ("rope", "rope_500k", "rope + sink")]
+    assert all({*one.made} == {*range(4, 13)} for one in later)
+    assert f"a spread of {math.sqrt(usual_variance(COLUMNS['largest 4x'], later)[0]):.3f} in largest 4x" in PAGE
 
 
 def test_how_many_numbers_the_page_names() -> None:
@@ -181,8 +186,8 @@ def test_seeds_are_high_and_low_in_two_variants_alike() -> None:
     known = STORED["rope"].numbers["language", "nats_per_token@128"]
     assert rope.tolist() == pytest.approx([known[seed] for seed in range(1, 13)], abs=1e-6)
     assert f"standard deviation of {rope.std(ddof=1):.3f} over seeds 1 to 12" in PAGE
-    assert f"correlation {np.corrcoef(rope, sink)[0, 1]:.2f}" in PAGE
-    assert f"(bench/seeds.csv)) {(sink - rope).std(ddof=1):.3f}." in PAGE
+    together = np.corrcoef(rope, sink)[0, 1]
+    assert f"(losses [correlate](bench/seeds.csv), {together:.2f}) {(sink - rope).std(ddof=1):.3f}." in PAGE
 
 
 def ranks(small: list[float], large: list[float]) -> str:

@@ -76,7 +76,7 @@ class Column:
     number: the metric and the length, such as exact_match@20, or a difference of two, such as loss@1024 - loss@128.
     better: the better direction, `higher` or `lower`; `none` if differences get no verdict. margin: the largest
     difference that does not matter; None for no margin. gate: the column of the same task within its trained lengths;
-    if a variant is worse there, this column is not tested. weight: in Holm's correction.
+    if a variant is worse there, this column is not tested. weight: in Holm's correction, for a column that is judged.
     """
 
     name: str
@@ -194,24 +194,29 @@ def set_of(name: str, size: str, whole: Mapping[str, Any], found: Mapping[str, P
     if size not in (sizes := whole["sizes"]):
         raise UserError(f"no size={size}{nearest(size, sizes)}")
     parts = {part: read_yaml(found[f"{name}/{part}"]) for part in whole["parts"]}
-    decides = {
-        "train": whole["train"],
-        "rates": [whole["rate"]],
-        "parts": {part: {key: node.get(key) for key in DECIDES} for part, node in parts.items()},
+    kept = {part: {key: node.get(key) for key in DECIDES} for part, node in parts.items()}
+    texts = {
+        one: json.dumps(
+            {"train": whole["train"], "rates": [whole["rate"]], "parts": kept, "more": more}, sort_keys=True
+        )
+        for one, more in sizes.items()
     }
-    texts = {one: json.dumps({**decides, "more": more}, sort_keys=True) for one, more in sizes.items()}
     hashes = {one: hashlib.sha256(text.encode()).hexdigest()[:16] for one, text in texts.items()}
     known, known_values = tuple(part_of(part, node) for part, node in parts.items()), stored(name, SIZE)
     columns, alike = {column.name: column for part in known for column in part.columns}, whole.get("like", ())
     for column in columns.values():
         assert column.gate is None or column.gate in {*columns} - {column.name}, f"gate: {column.gate} of {column.name}"
+        judged = column.better != "none" and all(column.name != one.gate for one in columns.values())
+        assert judged or column.weight == 1, f"weight: {column.name} is not judged"
     unknown = {*alike} - {one.name for one in known_values}
     assert not unknown, f"like: {', '.join(sorted(map(str, unknown)))} have no stored values"
     tuned = None if whole.get("tuned_rate") is None else float(whole["tuned_rate"])
     assert tuned is None or (tuned != whole["rate"] and 0 < tuned < math.inf), f"tuned_rate: {tuned}"
-    search = whole.get("decides") if size == SIZE else None  # at other sizes differences vary otherwise
-    at_rates = [*known_values, *stored(name, TUNED)] if size == SIZE else []
-    like = [one for one in at_rates if format_variant({k: v for k, v in one.variant.items() if k != RATE}) in alike]
+    like = [
+        one
+        for one in ([*known_values, *stored(name, TUNED)] if size == SIZE else ())
+        if format_variant({key: value for key, value in one.variant.items() if key != RATE}) in alike
+    ]
     return StandardSet(
         name=name,
         size=size,
@@ -226,7 +231,7 @@ def set_of(name: str, size: str, whole: Mapping[str, Any], found: Mapping[str, P
         newer=whole.get("newer"),
         tuned_rate=tuned,
         decides=None
-        if search is None
+        if size != SIZE or (search := whole.get("decides")) is None  # at other sizes differences vary otherwise
         else (
             columns[search["column"]],
             float(search["spread"]),
@@ -251,7 +256,7 @@ def part_of(name: str, node: Mapping[str, Any]) -> Part:
         known = named and ("measures" in node or {named[1], named[4]} - {None} <= {*node.get("keeps", ())})
         assert known, f"number: {column.number} of {column.name} is not among what the part keeps"
     own = {"train": tuple(node.get("train", ())), "looks": tuple(map(tuple, node.get("looks", ())))}
-    return Part(**{**node, "name": name, "columns": columns, **own})
+    return Part(name=name, columns=columns, **{key: node[key] for key in node if key != "columns"} | own)
 
 
 # -- variants
@@ -528,6 +533,7 @@ def compared(own: Standing, baseline: Standing, the_set: StandardSet) -> list[di
                 "p_holm": finite(p_holm),
                 "verdict": verdict,
                 "margin": column.margin,
+                "weight": column.weight,
                 "gate": column.gate,
                 "rate": the_set.tuned_rate if column.part in own.tuned else own.rate,
                 "n_seeds": len(own.values(column)),

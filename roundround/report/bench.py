@@ -303,7 +303,12 @@ def view(files: RunFiles, records: list[Record]) -> View:
     curves = Section("Curves", note=note, panels=panels_of(about), anchor="curves")
     tables = []
     for part in about["parts"]:
-        units = [f"{c['name']}: {c['unit']}" + f", margin {c['margin']}" * bool(c["margin"]) for c in part["columns"]]
+        units = [
+            f"{c['name']}: {c['unit']}"
+            + f", margin {c['margin']}" * bool(c["margin"])
+            + f", weight {c.get('weight')}" * (c.get("weight", 1) != 1)
+            for c in part["columns"]
+        ]
         own = [r for r in records if r["part"] == part["name"]]
         tables.append(sheet(f"{part['name']}: {'; '.join(units)}", list(map(as_compared, own)), folded=True))
     numbers = Section("Numbers", anchor="numbers", tables=tables)

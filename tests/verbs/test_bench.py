@@ -188,6 +188,8 @@ def test_a_set_of_ones_own_has_no_stored_values_and_a_changed_one_is_marked(
     ("tiny/copying.yaml", "better: higher}\n", "better: higher, margin: -1}\n", "margin"),
     ("tiny/copying.yaml", "better: higher}\n", "better: higher, weight: 0}\n", "weight of copying"),
     ("tiny/copying.yaml", "better: higher}\n", "better: higher, weight: much}\n", "weight of copying"),
+    ("tiny/copying.yaml", "better: higher}\n", "better: none, weight: 2}\n", "weight: copying is not judged"),
+    ("tiny/copying.yaml", "question:", "name: other\nquestion:", "name"),
     ("tiny/copying.yaml", "token_accuracy@8", "token_accurracy@8", "token_accurracy@8"),
     ("tiny/copying.yaml", "token_accuracy@8", "token_accuracy@8 - ", "token_accuracy@8 - "),
     ("tiny.yaml", "rate:", "like: [rop]\nrate:", "like: rop"),
