@@ -228,25 +228,40 @@ def rows_of(page: str, column: str, names: Sequence[str]) -> tuple[list[float], 
     return both
 
 
+IN_ALL_PARTS = ["rope", "p_rope", "rope + ssmax", "alibi", "nope", "fox"]
+LARGER_PAGE = " ".join((ROOT / "docs" / "results" / "larger_size.md").read_text().split())
+
+
+def left_by_the_rule(within: tuple[list[float], list[float]]) -> list[str]:
+    """Those whose number within the trained length is at neither size less than RoPE's by more than the margin."""
+    assert COLUMNS["needle"].margin == COLUMNS["copying"].margin == 0.1
+    return [name for k, name in enumerate(IN_ALL_PARTS) if all(own[k] >= own[0] - 0.1 for own in within)]
+
+
 def test_copying_at_a_larger_size() -> None:
-    page = " ".join((ROOT / "docs" / "results" / "larger_size.md").read_text().split())
-    names = ["rope", "p_rope", "rope + ssmax", "alibi", "nope", "fox"]
-    within, _ = rows_of(page, "copying", names), rows_of(page, "copying 1.5x", names)
-    assert f"so no order is left there (by the rule it {ranks(*within)})" in page
-    margin = COLUMNS["copying"].margin
-    assert margin is not None
-    assert max(within[1]) - min(within[1]) < margin
-    kept = [name for k, name in enumerate(names) if all(own[k] >= own[0] - margin for own in within)]
-    assert kept == names[:4]
+    within, further = (rows_of(LARGER_PAGE, column, IN_ALL_PARTS) for column in ("copying", "copying 1.5x"))
+    assert f"so no order is left there (by the rule it {ranks(*within)})" in LARGER_PAGE
+    assert max(within[1]) - min(within[1]) < 0.1
+    kept = left_by_the_rule(within)
+    assert kept == IN_ALL_PARTS[:4]
     assert np.array_equal(*map(np.argsort, at_both_sizes("copying 1.5x", kept)))
-    assert "The four others keep their order, which four variants cannot confirm." in page
-    further = dict(zip(names, at_both_sizes("copying 1.5x", names)[1], strict=True))
-    assert sorted(names, key=further.__getitem__)[-2:] == ["nope", "fox"]
+    assert "The four others keep their order, which four variants cannot confirm." in LARGER_PAGE
+    assert [IN_ALL_PARTS[k] for k in np.argsort(further[1])[-2:]] == ["nope", "fox"]
+
+
+def test_needles_at_a_larger_size() -> None:
+    within, further = (rows_of(LARGER_PAGE, column, IN_ALL_PARTS) for column in ("needle", "needle 2x"))
+    assert f"NoPE and FoX find least at both sizes.** The order {ranks(*within)}." in LARGER_PAGE
+    assert all([IN_ALL_PARTS[k] for k in np.argsort(own)[:2]] == ["fox", "nope"] for own in within)
+    kept = left_by_the_rule(within)
+    assert kept == IN_ALL_PARTS[:4]
+    said = f"the order of the four others {ranks(*at_both_sizes('needle 2x', kept))}.** ALiBi finds most at both sizes."
+    assert said in LARGER_PAGE
+    assert all(IN_ALL_PARTS[np.argmax(own)] == "alibi" for own in further)
 
 
 def test_the_order_at_a_larger_size() -> None:
-    folder = ROOT / "docs" / "results"
-    page, questions = (" ".join((folder / f"{name}.md").read_text().split()) for name in ("larger_size", "questions"))
+    page, questions = LARGER_PAGE, " ".join((ROOT / "docs" / "results" / "questions.md").read_text().split())
     names = [*LARGER["loss"]]
     small, loss = (dict(zip(names, values, strict=True)) for values in at_both_sizes("loss", names))
     order = sorted(names, key=small.__getitem__)
