@@ -148,7 +148,7 @@ class Standings:
         (base, _), *others = self.rows
         seeds = {s.name: ", ".join(map(str, sorted(s.made))) for s, _ in self.rows}
         own += [
-            f"{s.name} has seeds {seeds[s.name]} and {base.name} {seeds[base.name]}: a difference is of those of both"
+            f"{s.name} has seeds {seeds[s.name]} and {base.name} {seeds[base.name]}: the difference uses those of both"
             for s, _ in others
             if s.made.keys() != base.made.keys()
         ]
@@ -208,8 +208,8 @@ class Standings:
     @property
     def legend(self) -> str:
         return (
-            f"+ is better, - is worse than {self.baseline.name} with the same seeds (p < {SIGNIFICANT} after Holm; "
-            "within the trained lengths: by more than the margin), = is equivalent, ! is not tested"
+            f"+ is better, - is worse than {self.baseline.name} with the same seeds (p < {SIGNIFICANT} after Holm, "
+            "however small; within the trained lengths: by more than the margin), = is equivalent, ! is not tested"
         )
 
     def overview(self) -> Table:
@@ -283,11 +283,11 @@ def view(files: RunFiles, records: list[Record]) -> View:
         return View([])
     files.remarks.extend(about["remarks"])
     note = (
-        f"Each number is the mean over the seeds; differences from {about['baseline']} are of the same seeds. A judged "
-        f"number is coloured if p < {SIGNIFICANT} after Holm: blue and + mean better, orange and - mean worse. = is "
-        "equivalent: the 90 % interval lies within the margin. Where a number within the trained lengths is worse by "
-        "more than the margin, ! says that the longer lengths are not tested; it is orange if its whole 95 % interval "
-        "is. Other numbers are not judged. The name of a number leads to its curves."
+        f"Numbers are means over all seeds; differences use the seeds shared with {about['baseline']}. A judged number "
+        f"is coloured if p < {SIGNIFICANT} after Holm, however small the difference: blue and + mean better, orange "
+        "and - mean worse. = is equivalent: neither, and the 90 % interval lies within the margin. ! is not tested: "
+        "the number of the same task within the trained lengths is worse by more than the margin (orange there if its "
+        "whole 95 % interval is). Other numbers are not judged. The name of a number leads to its curves."
     )
     questions = {column["name"]: part["question"] for part in about["parts"] for column in part["columns"]}
     groups = [(group, list(names)) for group, names in groupby(about["groups"], about["groups"].get)]

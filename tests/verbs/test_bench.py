@@ -125,7 +125,7 @@ def test_what_is_named_and_the_baseline_are_run_seed_by_seed_and_taken_the_next_
     roundround("bench", *WORDS, "pe=nope", "seeds=3")
     assert len(ran) == 12, "the third seed of both"
     mixed = roundround("bench", *WORDS, "pe=nope,nape")
-    assert "nape has seeds 1 and rope 1, 2, 3: a difference is of those of both" in mixed.err
+    assert "nape has seeds 1 and rope 1, 2, 3: the difference uses those of both" in mixed.err
     assert "nope has seeds" not in mixed.err
 
 
