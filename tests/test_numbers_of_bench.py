@@ -258,6 +258,9 @@ def test_needles_at_a_larger_size() -> None:
     said = f"the order of the four others {ranks(*at_both_sizes('needle 2x', kept))}.** ALiBi finds most at both sizes."
     assert said in LARGER_PAGE
     assert all(IN_ALL_PARTS[np.argmax(own)] == "alibi" for own in further)
+    ssmax, rope = (LARGER["needle 2x"][name] for name in ("rope + ssmax", "rope"))
+    apart = [ssmax[seed] - rope[seed] for seed in ("1", "2")]
+    assert f"SSMax finds {apart[0]:.3f} more than RoPE with seed 1 and {-apart[1]:.3f} less with seed 2." in LARGER_PAGE
 
 
 def test_the_order_at_a_larger_size() -> None:
