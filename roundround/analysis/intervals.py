@@ -88,10 +88,10 @@ def paired_p(values: Array, baseline: Array) -> tuple[Array, NDArray[np.bool_]]:
 def holm(p: Sequence[float], weights: Sequence[float] = ()) -> list[float]:
     """Holm's correction of a family of p-values, in the order given. NaN marks an impossible test and stays NaN.
 
-    weights: positive; a test gets its share of the level by its weight. None for equal weights. The ratios of p-value
-    to weight are taken from the smallest up. Each is multiplied by the sum of the weights from its own on, and limited
-    to 1; the running maximum is the corrected value. With equal weights this multiplies the k-th smallest of m p-values
-    by m - k + 1. NaN counts too: the family is that of the planned comparisons. Holm 1979, Scandinavian Journal of
+    weights: positive, one for each test, which gets its share of the level; equal by default. The ratios of p-value to
+    weight are taken from the smallest up. Each is multiplied by the sum of the weights from its own on, and limited to
+    1; the running maximum is the corrected value. With equal weights this multiplies the k-th smallest of m p-values by
+    m - k + 1. NaN counts too: the family is that of the planned comparisons. Holm 1979, Scandinavian Journal of
     Statistics 6:65.
     """
     shares = np.asarray(weights or [1.0] * len(p))
