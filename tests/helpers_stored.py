@@ -33,8 +33,31 @@ def check_listed(page: str, tests: str, not_claims: list[str]) -> None:
         assert bold.startswith((*checked, *not_claims))
 
 
+def whole(part: str) -> re.Pattern[str]:
+    """The words or numbers, where they are no piece of a longer number or of one with another sign."""
+    return re.compile(rf"(?<![\w.+-]){re.escape(part)}(?!\w|[.,]\d)")
+
+
 def check_claim(page: str, start: str, numbers: list[str]) -> None:
-    """The paragraph that starts so has all the numbers."""
+    """The paragraph that starts so has all the numbers, in this order."""
     (block,) = [block for bold, block in claims_of(page).items() if bold.startswith(start)]
+    behind = 0
     for number in numbers:
-        assert number in block
+        found = whole(number).search(block, behind)
+        assert found, f"{number!r} is not behind {block[:behind]!r}"
+        behind = found.end()
+
+
+# digits that are no numbers: names, and what a link points to
+NAMES = re.compile(
+    r"\]\([^)]*\)|Gemma 3( 270M)?|Gemma 7B|SmolLM2-135M|stories260[Kk]|WikiText-2|0\.\d+-RoPE|Table 2|Theorem 6\.1"
+)
+
+
+def check_all_numbers(text: str, *said: str) -> None:
+    """Each of `said` stands in the text once, and no number stands there beside them."""
+    for part in said:
+        text, n = whole(part).subn("", text)
+        assert n == 1, f"{part!r} stands {n} times in {text!r}"
+    left = NAMES.sub("]", text)
+    assert not re.search(r"\d", left), f"not checked: {left!r}"

@@ -63,27 +63,6 @@ def test_text_that_markdown_would_read_otherwise_stays_text(reference: ModuleTyp
     assert reference.escaped("a*b <eos> [B, T] `x_y|z` c_d") == r"a\*b &lt;eos&gt; \[B, T\] `x_y\|z` c\_d"
 
 
-def test_the_numbers_of_the_table_of_results_stand_on_the_pages_that_it_names() -> None:
-    lines = (ROOT / "docs" / "results" / "questions.md").read_text().splitlines()
-    rows = [line.split("|")[1:-1] for line in lines if line.startswith("|") and "](" in line]
-    assert len(rows) > 20
-    for row in rows:
-        (place,) = re.findall(r"\]\(([^#)]+)", row[5])
-        first = ROOT / "docs" / "results" / place
-        pages = "".join(path.read_text() for path in [first, *first.parent.glob(f"{first.stem}_*.md")])
-        assert [n for n in re.findall(r"\d+\.\d+", row[2]) if n not in pages] == [], place
-
-
-def test_the_numbers_of_the_ten_findings_stand_on_their_pages() -> None:
-    section = (ROOT / "docs" / "results.md").read_text().partition("## Ten findings\n")[2].partition("\n## ")[0]
-    findings = re.split(r"^\d+\. ", section, flags=re.MULTILINE)[1:]
-    assert len(findings) == 10
-    for finding in findings:
-        [place] = re.findall(r"\]\((results/\w+\.md)", finding.partition("\n\n")[0])
-        page = (ROOT / "docs" / place).read_text()
-        assert [n for n in re.findall(r"\d+\.\d+", finding.partition("\n\n")[0]) if n not in page] == [], finding
-
-
 def test_every_cell_of_the_table_of_claims_is_a_verdict_and_names_where_it_was_found() -> None:
     text = (ROOT / "docs" / "results.md").read_text()
     table = text.partition("| claim |")[2].partition("\n\n")[0].splitlines()[2:]

@@ -105,12 +105,16 @@ def test_new_bases_lose_more_where_a_pair_turns_a_quarter_beyond_training() -> N
         assert len(near) == 5  # all have solved their own lengths
         change[theta] = far - near
     old, new = change[3_000], change[30_000]
-    turns = [f"{quarter_turn(theta, 0.75):,.0f}" for theta in change]
+    turns = {theta: f"{quarter_turn(theta, 0.75):,.0f}" for theta in change}
     p_value = float(paired_p(new[:, None], old[:, None])[0][0])
     check_claim(
         "distance",
         "The search loses more",
-        [f"{difference(new, old)}, p {p_value:.3f}", f"3,000: {difference(old, 0 * old)}", *turns],
+        [
+            f"base 30,000 ({turns[30_000]} tokens) less base 3,000 ({turns[3_000]})",
+            f"{difference(new, old)}, p {p_value:.3f}",
+            f"3,000: {difference(old, 0 * old)}",
+        ],
     )
     assert (new - old).mean() + half_width(new - old) > -0.1 > old.mean() - half_width(old)
 
