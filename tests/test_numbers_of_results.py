@@ -521,7 +521,7 @@ def test_the_standard_set_and_forecasts() -> None:
     orders = {name: ranks(*at_both_sizes(name, [*LARGER["loss"]])) for name in ("loss", "rise 8x")}
     row(
         "Does the set's order hold at 5 million",
-        "1, copying and needles 2",
+        "1 and 2",
         "at 5 million",
         "at eight times the length",
         "two variants that cannot copy in the small model can",
