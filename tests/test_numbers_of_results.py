@@ -259,7 +259,7 @@ def test_adaptive_temperature_in_max_retrieval() -> None:
         "In max retrieval, its paper's task, it helps",
         f"{twice} the published gain at 256 to 4,096 items",
         f"{gain['ours']:.2f} points at 1,024 items, {gain['published']:.1f} published",
-        "clear at 256, 1,024 and 4,096 items, but was measured three times, and is clear in all three at no size",
+        "clear at 256, 1,024 and 4,096 items; but of three measurements, no size has a clear difference in all three",
     )
     (table,) = [one for one in read_entries(DOCS / "reproduction") if one.name == "softmax.table1"]
     n = Counter(one.verdict for one in table.comparisons if one.what.startswith("softmax, "))
