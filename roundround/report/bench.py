@@ -209,7 +209,8 @@ class Standings:
     def legend(self) -> str:
         return (
             f"+ is better, - is worse than {self.baseline.name} with the same seeds (p < {SIGNIFICANT} after Holm, "
-            "however small; within the trained lengths: by more than the margin), = is equivalent, ! is not tested"
+            "however small; within the trained lengths: by more than the margin), = is equivalent, ! is not tested: "
+            "its number within the trained lengths is worse"
         )
 
     def overview(self) -> Table:
@@ -285,9 +286,10 @@ def view(files: RunFiles, records: list[Record]) -> View:
     note = (
         f"Numbers are means over all seeds; differences use the seeds shared with {about['baseline']}. A judged number "
         f"is coloured if p < {SIGNIFICANT} after Holm, however small the difference: blue and + mean better, orange "
-        "and - mean worse. = is equivalent: neither, and the 90 % interval lies within the margin. ! is not tested: "
-        "the number of the same task within the trained lengths is worse by more than the margin (orange there if its "
-        "whole 95 % interval is). Other numbers are not judged. The name of a number leads to its curves."
+        "and - mean worse. = is equivalent: neither better nor worse, and the 90 % interval lies within the margin. "
+        "! is not tested, whatever its p: the number of the same task within the trained lengths is worse by more than "
+        "the margin (orange there if its whole 95 % interval is). Other numbers are not judged. The name of a number "
+        "leads to its curves."
     )
     questions = {column["name"]: part["question"] for part in about["parts"] for column in part["columns"]}
     groups = [(group, list(names)) for group, names in groupby(about["groups"], about["groups"].get)]
