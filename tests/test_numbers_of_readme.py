@@ -33,7 +33,7 @@ def test_ideas_and_options_are_counted_apart() -> None:
     assert all(f"[{n}](docs/{page}.md)" in README for n, page in links), links
 
 
-def found(start: str, *said: str) -> None:
+def check_bullet(start: str, *said: str) -> None:
     """The bullet of "What it has found" that starts so has these numbers and no others."""
     section = (ROOT / "README.md").read_text().partition("## What it has found\n")[2].partition("\n## ")[0]
     (bullet,) = [one for one in section.split("\n- ") if one.startswith(f"[{start}](")]
@@ -42,7 +42,7 @@ def found(start: str, *said: str) -> None:
 
 def test_the_search_by_distance() -> None:
     rope, half = (mean(VALUES[10_000, p, 2048, 2_032]) for p in (1, 0.5))
-    found(
+    check_bullet(
         "RoPE breaks a search by meaning",
         "p-RoPE with half of its pairs at rest does not",
         f"2,032 tokens away {rope} and {half} are right (base 10,000)",
@@ -56,7 +56,7 @@ def test_resting_over_forty_seeds() -> None:
     assert len(whole) == 40
     corpora = [p_of_differences(sweep(corpus)) for corpus in CORPORA]
     assert min(p for of in corpora for (encoding, _), p in of.items() if encoding == "p_rope") > 0.05
-    found(
+    check_bullet(
         "Resting slow pairs where they would turn",
         f"costs {size:.4f} ({size - half:.4f} to {size + half:.4f}) nats over forty seeds (base 98)",
         "At base 10,000",
@@ -70,7 +70,7 @@ def test_adaptive_temperature() -> None:
     assert all((one > 0).all() for one in higher)
     n_clear = sum(p < 0.05 for n in LENGTHS for *_, p in crossed("adaptive_temperature", n))
     gain = TABLE_1["gain, 1,024 items"]
-    found(
+    check_bullet(
         "Adaptive temperature put into a trained language model",
         f"raises the loss of each of {sum(map(len, higher)) // len(LENGTHS)} models at four lengths",
         f"({n_clear} of {len(higher)} cases clear after Holm)",
